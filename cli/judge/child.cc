@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,8 +15,9 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
-#include <fstream>
+#include <filesystem>
 #include <system_error>
 
 #include "judge/descendants.h"
@@ -62,13 +64,6 @@ void close_at_exec() {
   }
 }
 
-bool redirect(const std::filesystem::path& path, int stream, int flags) {
-  const int file = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
-  const bool done = file >= 0 && ::dup2(file, stream) >= 0;
-  if (file > stream) ::close(file);
-  return done;
-}
-
 /// Between fork and exec.
 [[noreturn]] void become(
     const ChildCommand& command, const Scratch& scratch, const Pipe& in, const Pipe& out, int failed) {
@@ -82,10 +77,10 @@ bool redirect(const std::filesystem::path& path, int stream, int flags) {
   for (const char* name :
       {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "QKV_THREADS"})
     ::setenv(name, "1", 1);
-  ::setenv("TMPDIR", scratch.path().c_str(), 1);
-  bool ready = redirect("/dev/null", STDIN_FILENO, O_RDONLY) &&
-               redirect(command.out, STDOUT_FILENO, O_WRONLY | O_CREAT | O_TRUNC) &&
-               redirect(command.err, STDERR_FILENO, O_WRONLY | O_CREAT | O_TRUNC);
+  ::setenv("TMPDIR", scratch.temporary().c_str(), 1);
+  bool ready = ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO) >= 0 &&
+               ::dup2(command.out.descriptor(), STDOUT_FILENO) >= 0 &&
+               ::dup2(command.err.descriptor(), STDERR_FILENO) >= 0;
   close_at_exec();
   if (command.channel) ready = ready && ::dup2(in.read, kChannelIn) >= 0 && ::dup2(out.write, kChannelOut) >= 0;
   set_limit(RLIMIT_CORE, 0);
@@ -191,13 +186,25 @@ std::string ChildEnd::text(const Limits& limits) const {
   return "it ended the process that watched over it";
 }
 
-std::string last_lines(const std::filesystem::path& path, std::size_t count) {
-  constexpr std::streamoff kMost = 4096;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
-  file.seekg(std::max<std::streamoff>(size - kMost, 0));
-  std::string text(static_cast<std::size_t>(std::min(size, kMost)), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+Output::Output(const Scratch& scratch) {
+  std::string name = (scratch.path() / "output-XXXXXX").string();
+  const int file = ::mkostemp(name.data(), O_CLOEXEC);
+  const int reason = errno;
+  descriptor_ = file < 0 ? -1 : ::fcntl(file, F_DUPFD_CLOEXEC, kAboveChannel);
+  ::close(file);
+  ::unlink(name.c_str());
+  if (descriptor_ < 0) throw IoError("no temporary file could be made: " + std::system_category().message(reason));
+}
+
+Output::~Output() { ::close(descriptor_); }
+
+std::string Output::last_lines(std::size_t count) const {
+  constexpr off_t kMost = 4096;
+  struct stat status {};
+  ::fstat(descriptor_, &status);
+  std::string text(static_cast<std::size_t>(std::min(status.st_size, kMost)), '\0');
+  const ssize_t got = ::pread(descriptor_, text.data(), text.size(), std::max<off_t>(status.st_size - kMost, 0));
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   while (text.ends_with('\n')) text.pop_back();
   std::size_t at = text.size();
   for (std::size_t n = 0; n < count && at != std::string::npos && at != 0; ++n) at = text.rfind('\n', at - 1);

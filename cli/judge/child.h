@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,9 +20,24 @@ struct Limits {
   std::uint64_t file = std::uint64_t{256} << 20;  ///< bytes of each file that is written
 };
 
+/// What a command writes to a standard stream: a file without a name, so that nothing else can be put in its place.
+class Output {
+ public:
+  explicit Output(const Scratch& scratch);
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  ~Output();
+
+  int descriptor() const { return descriptor_; }
+  std::string last_lines(std::size_t count) const;  ///< empty when there are none
+
+ private:
+  int descriptor_;
+};
+
 struct ChildCommand {
   std::vector<std::string> words;  ///< the program, found by PATH, and its arguments
-  std::filesystem::path out, err;  ///< files for its standard streams
+  const Output &out, &err;         ///< its standard streams
   bool channel = false;            ///< descriptors 3 (to read) and 4 (to write) are a channel of lines
   bool own_namespace = true;       ///< of processes, where the system allows it
   Limits limits;
@@ -67,8 +81,5 @@ class Child {
 };
 
 inline constexpr std::size_t kLastLines = 6;  ///< of what a program said that are shown
-
-/// The last lines of a file that a command wrote; empty when there are none.
-std::string last_lines(const std::filesystem::path& path, std::size_t count);
 
 }  // namespace qkv::cli

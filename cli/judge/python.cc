@@ -91,56 +91,71 @@ Json request_of(const JudgeOptions& options) {
 class Judgement {
  public:
   explicit Judgement(const JudgeOptions& options)
-      : options_(options), python_(interpreter(options.python)), folder_(scratch_.path() / "exchange") {
-    fs::create_directories(folder_);
+      : options_(options), python_(interpreter(options.python)), folder_(scratch_.exchange()) {
     write_runner(scratch_.path() / "_judge");
-    write_whole(folder_ / "request.json", request_of(options).dump(1, ' ', false, Json::error_handler_t::replace));
+    write_whole(
+        scratch_.given() / "request.json", request_of(options).dump(1, ' ', false, Json::error_handler_t::replace));
   }
 
   Finding finding() {
     Child child(command(), scratch_);
     const bool loaded = child.line() == "ready";
     const Subject subject = read_subject(folder_);
-    if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "subject.json")))
+    std::error_code error;
+    if (!subject.verdict.empty() && (loaded || fs::exists(folder_ / "subject.json", error)))
       return named(not_judged(subject.verdict, subject.says, subject.traceback, subject.check), subject);
     if (!loaded) return named(died(child.end(), "while it was loaded or first called"), subject);
     std::vector<StateDict> probes =
         judge::make_probes(subject.task, subject.sizes, options_.seed.value_or(0), subject.owner);
-    for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder_, n), probes[n]);
+    for (std::size_t n = 0; n < probes.size(); ++n) {
+      if (!give(probe_path(scratch_.given(), n), probes[n])) return named(disturbed(), subject);
+    }
     child.say("run");
     if (child.line() != "done") return named(died(child.end(), during(probes)), subject);
     Finding finding = judge_folder(folder_, subject, probes);
-    watch(child, finding, probes);
+    if (!watch(child, finding, probes)) return named(disturbed(), subject);
     child.end();
     return finding;
   }
 
  private:
   ChildCommand command() const {
-    std::vector<std::string> words = {
-        python_.string(), "-I", "-B", (scratch_.path() / "_judge").string(), folder_.string()};
+    std::vector<std::string> words = {python_.string(), "-I", "-B", (scratch_.path() / "_judge").string(),
+        scratch_.given().string(), folder_.string()};
     if (options_.sandbox) {
       const fs::path home = fs::absolute(python_).parent_path().parent_path();  // of an environment
       words = sandboxed(words, scratch_, {fs::absolute(options_.file).parent_path(), home});
     }
     return {.words = words,
-        .out = out(),
-        .err = err(),
+        .out = out_,
+        .err = err_,
         .channel = true,
         .own_namespace = !options_.sandbox,  // it makes one itself
         .limits = options_.limits()};
   }
-  /// The first line whose value leaves the textbook: the child answers some probes once more.
-  void watch(Child& child, Finding& finding, const std::vector<StateDict>& probes) const {
+  /// Writes a file for the child; false where something lies in its place, which only the code can have put there.
+  static bool give(const fs::path& path, const StateDict& tensors) {
+    std::error_code error;
+    if (fs::symlink_status(path, error).type() != fs::file_type::not_found) return false;
+    io::save_safetensors(path, tensors);
+    return true;
+  }
+  static Finding disturbed() {
+    return not_judged("failed", "the code made a file among those that the judge gives it");
+  }
+  /// The first line whose value leaves the textbook: the child answers some probes once more. False: see give.
+  bool watch(Child& child, Finding& finding, const std::vector<StateDict>& probes) const {
     const std::vector<std::size_t> wrong = judge::watched_probes(finding, probes);
-    if (wrong.empty()) return child.say("end");
-    for (const std::size_t n : wrong)
-      io::save_safetensors(folder_ / fmt::format("stages-{}.safetensors", n), judge::stages(finding, probes[n]));
+    if (wrong.empty()) child.say("end");
+    if (wrong.empty()) return true;
+    for (const std::size_t n : wrong) {
+      const fs::path path = scratch_.given() / fmt::format("stages-{}.safetensors", n);
+      if (!give(path, judge::stages(finding, probes[n]))) return false;
+    }
     child.say(fmt::format("watch {}", finding.reading));
     if (child.line() == "watched") set_line(finding, read_text(folder_ / "line.json"));
+    return true;
   }
-  fs::path out() const { return scratch_.path() / "stdout"; }
-  fs::path err() const { return scratch_.path() / "stderr"; }
 
   static Finding named(Finding finding, const Subject& subject) {
     finding.file = subject.file, finding.name = subject.name, finding.task = subject.task;
@@ -151,13 +166,14 @@ class Judgement {
   /// "while it computed the probe "large scores"": the first without an answer.
   std::string during(const std::vector<StateDict>& probes) const {
     std::size_t n = 0;
-    while (n < probes.size() && fs::exists(answer_path(folder_, n))) ++n;
+    std::error_code error;
+    while (n < probes.size() && fs::exists(answer_path(folder_, n), error)) ++n;
     if (n == probes.size()) return "after its last answer";
     return "while it computed the probe " + escaped(probes[n].metadata.at("name"));
   }
 
   Finding died(const ChildEnd& end, const std::string& when) const {
-    const std::string last = last_lines(err(), kLastLines);
+    const std::string last = err_.last_lines(kLastLines);
     if (last.find("No module named 'numpy'") != std::string::npos) {
       throw UsageError(
           escaped(python_.string()) + " has no NumPy: install it there, or name another Python with --python");
@@ -169,6 +185,7 @@ class Judgement {
 
   const JudgeOptions& options_;
   Scratch scratch_;
+  Output out_{scratch_}, err_{scratch_};
   fs::path python_, folder_;
 };
 

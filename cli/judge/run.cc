@@ -82,13 +82,12 @@ Finding judge_program(const JudgeOptions& options) {
   };
   const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed.value_or(0));
   const Scratch scratch;
-  const fs::path folder = scratch.path() / "exchange", out = scratch.path() / "stdout", err = scratch.path() / "stderr";
-  fs::create_directories(folder);
-  for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(folder, n), probes[n]);
+  const fs::path folder = scratch.exchange();
+  for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(scratch.given(), n), probes[n]);
   for (std::size_t n = 0; n < probes.size(); ++n) {
     std::vector<std::string> own = words;
     for (std::string& word : own) {
-      word = judge::replaced(word, "{in}", probe_path(folder, n).string());
+      word = judge::replaced(word, "{in}", probe_path(scratch.given(), n).string());
       word = judge::replaced(word, "{out}", answer_path(folder, n).string());
     }
     if (options.sandbox) {
@@ -100,15 +99,16 @@ Finding judge_program(const JudgeOptions& options) {
     }
     Limits limits = options.limits();
     limits.seconds = std::max(limits.seconds - seconds(), 0.0);
+    const Output out(scratch), err(scratch);
     Child child({.words = own, .out = out, .err = err, .own_namespace = !options.sandbox, .limits = limits}, scratch);
     const ChildEnd end = child.end();
-    const std::string said = last_lines(err, kLastLines);
+    const std::string said = err.last_lines(kLastLines);
     if (end.success()) {
-      if (fs::exists(answer_path(folder, n))) continue;
+      if (std::error_code error; fs::exists(answer_path(folder, n), error)) continue;
       return named(not_judged("failed",
           fmt::format("it ended and wrote no {{out}} for probe {} ({})", n, probes[n].metadata.at("name")), said));
     }
-    if (const std::string text = unfilled_text(end, said + "\n" + last_lines(out, kLastLines)); !text.empty())
+    if (const std::string text = unfilled_text(end, said + "\n" + out.last_lines(kLastLines)); !text.empty())
       return named(not_judged("unfilled", text));
     return named(not_judged("failed",
         fmt::format("{}, on probe {} ({})", end.text(options.limits()), n, probes[n].metadata.at("name")), said));

@@ -46,7 +46,13 @@ std::vector<std::string> sandboxed(
     if (hidden && whole != temporary) all.insert(all.end(), {"--ro-bind", whole.string(), whole.string()});
   }
   const std::string own = fs::canonical(scratch.path()).string();
-  all.insert(all.end(), {"--bind", own, own, "--"});
+  // Folders that are mounts can neither be renamed nor become links.
+  all.insert(all.end(), {"--ro-bind", own, own});
+  for (const fs::path& path : {scratch.exchange(), scratch.temporary()}) {
+    const std::string writable = fs::canonical(path).string();
+    all.insert(all.end(), {"--bind", writable, writable});
+  }
+  all.push_back("--");
   all.insert(all.end(), words.begin(), words.end());
   return all;
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,6 +65,7 @@ Scratch::Scratch() {
         "no folder for temporary files could be made in " + escaped(folder.string()) + " (set TMPDIR): " + reason);
   }
   path_ = name;
+  for (const fs::path& own : {given(), exchange(), temporary()}) ::mkdir(own.c_str(), 0700);
   int ends[2] = {-1, -1};
   janitor_ = ::pipe2(ends, O_CLOEXEC) == 0 ? ::fork() : -1;
   if (janitor_ == 0) {

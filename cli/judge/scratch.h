@@ -18,6 +18,10 @@ class Scratch {
   ~Scratch();
 
   const std::filesystem::path& path() const { return path_; }
+  /// What the tool writes and code only reads; the tool writes nowhere that code in a sandbox does.
+  std::filesystem::path given() const { return path_ / "given"; }
+  std::filesystem::path exchange() const { return path_ / "exchange"; }  ///< what code writes and the tool only reads
+  std::filesystem::path temporary() const { return path_ / "tmp"; }      ///< of the code alone: its TMPDIR
   pid_t janitor() const { return janitor_; }
 
  private:

@@ -22,6 +22,10 @@ class HostileJudge : public JudgeTest {
     usleep(300'000);
     EXPECT_EQ(contents(path("beat")), before) << "a process outlived the judgement";
   }
+  static bool sandbox() {
+    return std::system(
+               "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-net --unshare-pid -- true >/dev/null 2>&1") == 0;
+  }
   /// A program that is run once a probe.
   Document run_program(const std::string& words, const Words& more = {}) const {
     return finding(Words{"--run", words + " {in} {out}", "--task", "sdpa"} + more);
@@ -30,6 +34,19 @@ class HostileJudge : public JudgeTest {
   Document run_python(const std::string& python, const std::string& body, const Words& more = {}) {
     write("mine.py", "import ctypes, glob, os, signal, sys, time\n\n\ndef sdpa(q, k, v, mask=None):\n" + body);
     return finding(Words{"mine.py", "--python", python} + more, 2);
+  }
+  /// sdpa beside code that, when the file is loaded, puts something in the place of files that the judge may use.
+  Document run_replacing(const std::string& python, const std::string& names, const std::string& made,
+      const std::string& end, const Words& more = {}) {
+    write("mine.py",
+        "import os, sys\nfrom contextlib import suppress\nfolder, own = sys.argv[1], os.environ['TMPDIR']\n"
+        "for place in (folder, folder + '/..', own, own + '/..'):\n    for name in " +
+            names +
+            ":\n"
+            "        name = place + '/' + name\n        with suppress(OSError): os.remove(name)\n"
+            "        with suppress(OSError): " +
+            made + "\n" + end + "\ndef sdpa(q, k, v, mask=None): return q @ k.swapaxes(-1, -2) @ v\n");
+    return finding(Words{"mine.py", "--python", python} + more);
   }
   static std::string detail(const Document& found) {
     EXPECT_EQ(found["verdict"], "failed") << found;
@@ -78,9 +95,32 @@ TEST_F(HostileJudge, PrintedVerdictsChangeNothing) {
 
 TEST_F(HostileJudge, PythonThatTamperesWithAnswers) {
   QKV_NEEDS_PYTHON(python, "numpy");
-  const std::string each = "    for one in glob.glob(os.environ['TMPDIR'] + '/exchange/answer-*'):\n";
+  const std::string each = "    for one in glob.glob(os.environ['TMPDIR'] + '/../exchange/answer-*'):\n";
   run_python(python, each + "        os.remove(one)\n        os.mkfifo(one)\n    return v[..., :1]\n");
   run_python(python, each + "        os.remove(one)\n        os.symlink('/dev/zero', one)\n    return v[..., :1]\n");
+}
+
+TEST_F(HostileJudge, APipeWhereTheToolReadsOrWritesHoldsNothingUp) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  const double start = now();
+  detail(run_replacing(python, "('stdout', 'stderr')", "os.mkfifo(name)", "os._exit(1)"));
+  for (const char* name : {"('probe-0.safetensors',)", "('stages-0.safetensors',)"})
+    EXPECT_EQ(detail(run_replacing(python, name, "os.mkfifo(name)", "")),
+        "the code made a file among those that the judge gives it");
+  EXPECT_LT(now() - start, 30);
+}
+
+TEST_F(HostileJudge, TheSandboxKeepsTheToolFromWritingThroughLinks) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  if (!sandbox()) GTEST_SKIP() << "bubblewrap is not installed or not allowed";
+  write("precious", "precious");
+  const std::string here = path("").string();
+  run_replacing(python, "('probe-0.safetensors', 'stages-0.safetensors')", "os.symlink('" + here + "precious', name)",
+      "", {"--sandbox"});
+  write(
+      "mine.sh", "for one in $TMPDIR $TMPDIR/..; do ln -sf " + here + "precious $one/stdout; done\necho x; cp $1 $2\n");
+  run_program("sh mine.sh", {"--sandbox"});
+  EXPECT_EQ(contents(path("precious")), "precious");
 }
 
 TEST_F(HostileJudge, PythonThatAttacksWhatWatchesIt) {
@@ -111,8 +151,7 @@ TEST_F(HostileJudge, ControlCharactersDoNotReachTheTerminal) {
 
 TEST_F(HostileJudge, TheSandboxAllowsNoFileAndNoNetwork) {
   write("mine.sh", "echo x > mark\n");
-  if (std::system("bwrap --ro-bind / / --dev /dev --proc /proc --unshare-net --unshare-pid -- true >/dev/null 2>&1") !=
-      0) {
+  if (!sandbox()) {
     const Outcome outcome = judge({"--run", "sh mine.sh {in} {out}", "--task", "sdpa", "--sandbox"});
     EXPECT_EQ(outcome.code, 2);
     GTEST_SKIP() << "bubblewrap is not installed or not allowed: " << outcome.err;

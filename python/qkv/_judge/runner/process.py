@@ -1,5 +1,5 @@
-"""The runner as a process of its own: request.json, subject.json, a line, the probes, the answers, a line. File descriptors 3 and 4
-are the tool's; they move elsewhere before any of the person's code runs."""
+"""The runner as a process of its own: request.json, subject.json, a line, the probes, the answers, a line. It reads from one folder
+and writes to another, so that the tool writes nowhere that a person's code does. File descriptors 3 and 4 are the tool's; they move elsewhere before any of the person's code runs."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Bounded(io.TextIOBase):
         return len(text)
 
 
-def run(subject: Subject, folder: Path) -> None:
-    """Answers every probe in the folder, for every assignment. A KeyboardInterrupt is the code's: nobody else sends one to a
+def run(subject: Subject, given: Path, folder: Path) -> None:
+    """Answers every probe given, for every assignment. A KeyboardInterrupt is the code's: nobody else sends one to a
     process of its own."""
-    probes = sorted(folder.glob("probe-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    probes = sorted(given.glob("probe-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
     loaded = [(path.name.replace("probe", "answer"), *files.read(path)) for path in probes]
     for index in range(max(1, len(subject.assignments))):
         into = folder if index == 0 else folder / f"assignment-{index}"
@@ -67,10 +67,10 @@ def run(subject: Subject, folder: Path) -> None:
             files.write(into / name, files.encode(found, notes))
 
 
-def watch(subject: Subject, folder: Path, reading: int) -> None:
+def watch(subject: Subject, given: Path, folder: Path, reading: int) -> None:
     """Writes line.json, of the probes that the textbook's stages lie beside."""
-    found = sorted(folder.glob("stages-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
-    probes = [(files.read(folder / path.name.replace("stages", "probe")), files.read(path)) for path in found]
+    found = sorted(given.glob("stages-*.safetensors"), key=lambda path: int(path.stem.split("-")[1]))
+    probes = [(files.read(given / path.name.replace("stages", "probe")), files.read(path)) for path in found]
     files.write(folder / "line.json", json.dumps(find_line(subject, reading, probes)).encode())
 
 
@@ -78,8 +78,8 @@ def main(arguments: list[str]) -> None:
     reader, writer = _channel(3, "r"), _channel(4, "w")
     sys.stdout, sys.stderr = Bounded(sys.stdout), Bounded(sys.stderr)
     sys.stdin = open(os.devnull, encoding="utf-8")
-    folder = Path(arguments[0]).resolve()
-    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    given, folder = (Path(argument).resolve() for argument in arguments)
+    request = json.loads((given / "request.json").read_text(encoding="utf-8"))
     subject: Subject | None = None
     try:
         subject = subject_of_file(request)
@@ -89,10 +89,10 @@ def main(arguments: list[str]) -> None:
     files.write(folder / "subject.json", json.dumps(described).encode())
     writer.write("ready\n")
     if subject is not None and reader.readline() == "run\n":
-        run(subject, folder)
+        run(subject, given, folder)
         writer.write("done\n")
         order = reader.readline().split()
         if order[:1] == ["watch"]:
-            watch(subject, folder, int(order[1]))
+            watch(subject, given, folder, int(order[1]))
             writer.write("watched\n")
     os._exit(0)  # threads and exit handlers of the person's code have no say
