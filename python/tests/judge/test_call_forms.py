@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
+import qkv
 from qkv._judge.runner import masks
 from qkv._judge.runner.describing import as_json
 from support_judge import SOFTMAX, right, subject_of
@@ -115,6 +117,49 @@ def test_ways_of_calls(tmp_path: Path, way: str) -> None:
     subject = subject_of(tmp_path, WAYS[way][0])
     assert f"called {WAYS[way][1]}" in subject.notes
     assert right(subject)
+
+
+HELPER = FLAT.format(default="=None, fill=-1").replace("def sdpa", "import functools, math\ndef core").replace("-1e9", "fill").replace("k.T", "k.swapaxes(-1, -2)")
+HELPER = HELPER.replace("q.shape[1]", "q.shape[-1]").replace("max(1", "max(-1").replace("sum(1", "sum(-1").replace(", weights\n", "\n")
+TIMED = """
+def timed(f):
+    def g({self}*args, **kwargs):
+        return f({self}*args, **kwargs)
+    return g
+"""
+CLASS = TIMED.format(self="self, ") + """
+class SelfAttention:
+    def __init__(self, dim):
+        self.wq, self.wk, self.wv = np.zeros((3, dim, dim))
+    @timed
+    def forward(self, x, mask=None):
+        return core(x @ self.wq, x @ self.wk, x @ self.wv, mask, -1e9)
+"""
+CALLABLES = {  # how it is called, whether it is right
+    "sdpa = functools.partial(core, fill=-1e9)": True,
+    "sdpa = functools.partial(core, fill=-1)": False,
+    "sdpa = lambda q, k, v, mask=None: core(q, k, v, mask, -1e9)": True,
+    "sdpa = lambda q, k, v, mask=None: core(2 * q, k, v, mask, -1e9)": False,
+    "class A:\n    def attend(self, q, k, v, mask=None): return core(q, k, v, mask, -1e9)\nsdpa = A().attend": True,
+    TIMED.format(self="") + "@timed\ndef sdpa(q, k, v, mask=None): return core(q, k, v, mask, -1e9)": True,
+    TIMED.format(self="") + "@timed\ndef sdpa(q, k, v, mask=None): return core(q, k, v, mask, -1)": False,
+    "def sdpa(*args): return core(*args)": True,
+    CLASS: True,
+}
+
+
+@pytest.mark.parametrize("text", CALLABLES)
+def test_callables_that_are_no_plain_functions(tmp_path: Path, text: str) -> None:
+    subject = subject_of(tmp_path, HELPER + text)
+    assert subject.name == ("SelfAttention" if text is CLASS else "sdpa")
+    assert right(subject) == CALLABLES[text]
+    assert "*args" in text or next(iter(subject.bindings.values())).takes("mask")
+
+
+def test_callables_of_this_process_are_judged_by_their_arguments(tmp_path: Path) -> None:
+    core = subject_of(tmp_path, HELPER).thing
+    for thing, verdict in [(functools.partial(core, fill=-1e9), "convention"), (lambda q, k, v, mask=None: core(q, k, v, mask, -1), "wrong")]:
+        assert qkv.judge(thing, task="sdpa").verdict == verdict
 
 
 def test_rotations_that_a_task_has_not_turn_nothing_and_are_said(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import blocks, building, match, names, parameters, parts, tasks
+from . import blocks, building, match, names, parameters, parts, plain, tasks
 from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
@@ -39,11 +39,12 @@ def subject_of_file(request: dict[str, Any]) -> Subject:
 
 def subject_of_object(thing: Any, request: dict[str, Any]) -> Subject:
     """A function, class or module of this process."""
+    thing = plain.function_of(None, thing, request.get("task"), None)
     owner = thing if isinstance(thing, (FunctionType, type)) else type(thing)
     name = getattr(owner, "__name__", str(owner))
     module = inspect.getmodule(owner)
     try:
-        people = People(inspect.getsourcefile(owner))
+        people = People(inspect.getsourcefile(inspect.unwrap(owner)))
     except TypeError:
         people = People(None)
     return described(of_thing(name, thing, request.get("task")), module, people, request, [])

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from . import match, names, parts, tasks
+from . import match, names, parts, plain, tasks
 from .building import settings_of
 from .calling import keeps
 from .errors import NoTask, People, Stop
@@ -157,10 +157,12 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
 
 def members(module: ModuleType) -> dict[str, Any]:
     """The functions and classes that the file itself defines, in its order."""
+    made = dict(plain.assigned(module))
     return {
-        name: value
+        name: made.get(name, value)
         for name, value in vars(module).items()
-        if isinstance(value, (FunctionType, type)) and value.__module__ == module.__name__ and value.__name__ != "<lambda>"
+        if name in made
+        or (isinstance(value, (FunctionType, type)) and value.__module__ == module.__name__ and value.__name__ != "<lambda>")
     }
 
 
@@ -172,7 +174,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
     """(candidate, notes); raises Stop with what there is to choose from."""
     known = members(module)
     if name is not None:
-        thing = vars(module).get(name)
+        thing = plain.function_of(name, vars(module).get(name), task, module)
         if thing is None:
             raise Stop(f"{file} has no {name}: it has {', '.join(known) or 'neither functions nor classes'}")
         chosen, step = of_thing(name, thing, task), known.get("train_step")
@@ -228,7 +230,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
 def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate]) -> Iterator[str]:
     """What could be judged too and is no part of the chosen one; a gradient of its own."""
     beside = {key for key in tasks.FUNCTIONS[chosen.task] if chosen.task not in tasks.PARTS or parts.guess(key, known.get(key)) == chosen.task}
-    reached = {chosen.name, *named(chosen.thing), *beside}
+    reached = {chosen.name, *named(chosen.thing), *beside, *getattr(inspect.unwrap(chosen.thing), "__qualname__", "").split(".")}
     others = {one.name for one in found if not one.task == chosen.task in tasks.PARTS}
     others |= {
         key for key, value in known.items()

@@ -175,7 +175,7 @@ def framework_of(thing: Any) -> str:
         name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "") or ""
         return str(name).split(".")[0]
 
-    used = {home(scope[name]) for name in named(function) if name in scope}
+    used = {home(scope[name]) for name in named(function) if name in scope} | {home(function)}
     known = [library for library in ("torch", "jax", "numpy") if library in sys.modules]
     imported = {home(value) for value in scope.values() if isinstance(value, ModuleType)}
     return next(library for library in known if library in (used & {*known} or imported | {"numpy"}))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import names
+from . import names, plain
 from .frameworks import dicts_of
 from .tasks import FUNCTIONS, PARTS, SINGLE, TASKS, Task
 
@@ -18,7 +18,7 @@ from .tasks import FUNCTIONS, PARTS, SINGLE, TASKS, Task
 def arguments_of(function: Any) -> list[inspect.Parameter]:
     """What a function or constructor takes by name; nothing where it cannot be read."""
     try:
-        found = list(inspect.signature(function).parameters.values())
+        found = list(inspect.signature(plain.described(function)).parameters.values())
     except (TypeError, ValueError):
         return []
     return [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]

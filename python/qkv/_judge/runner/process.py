@@ -1,5 +1,6 @@
 """The runner as a process of its own: request.json, subject.json, a line, the probes, the answers, a line. It reads from one folder
-and writes to another, so that the tool writes nowhere that a person's code does. File descriptors 3 and 4 are the tool's; they move elsewhere before any of the person's code runs."""
+and writes to another, so that the tool writes nowhere that a person's code does. File descriptors 3 and 4 are the tool's; they move
+elsewhere before any of the person's code runs."""
 
 from __future__ import annotations
 
