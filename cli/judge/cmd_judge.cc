@@ -152,6 +152,8 @@ void check_usage(const JudgeOptions& options) {
   const bool sarif_alone = options.sarif == kStandardOutput;
   if (options.json && (options.problems || sarif_alone))
     throw UsageError("--json is all of standard output: leave out --problems and --sarif -");
+  if (options.json && options.hint)
+    throw UsageError("--json names the mistake: leave out --hint, and read `hint` there");
   if (sarif_alone && options.problems) throw UsageError("--sarif - is all of standard output: leave out --problems");
   if (const double seconds = options.limits().seconds; !(seconds > 0 && seconds <= 1e6))
     throw UsageError(fmt::format("--time-limit must be a number of seconds above 0: got {:g}", seconds));

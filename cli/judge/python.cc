@@ -1,6 +1,7 @@
 // A person's Python file: run by the embedded runner in a child process, then judged.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -71,7 +72,10 @@ std::vector<std::pair<std::string, std::string>> pairs(
       const std::size_t equals = one.find('=');
       if (equals == std::string::npos || equals == 0 || equals + 1 == one.size())
         throw UsageError(std::string(option) + " must be NAME=VALUE: got " + escaped(one));
-      found.emplace_back(one.substr(0, equals), one.substr(equals + 1));
+      const std::string name = one.substr(0, equals);
+      if (std::ranges::find(found, name, &std::pair<std::string, std::string>::first) != found.end())
+        throw UsageError(std::string(option) + " gives " + escaped(name) + " twice: give it once");
+      found.emplace_back(name, one.substr(equals + 1));
       start = end + 1;
     }
   }

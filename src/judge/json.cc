@@ -46,7 +46,9 @@ void set_from(Sizes& sizes, const Json& given) {
     throw OptionError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
   for (const auto& [name, size] : given.items()) {
     try {
-      if (!size.is_null()) set_size(sizes, name, size.is_number_integer() ? size.get<double>() : 0);
+      if (!size.is_null() && !set_size(sizes, name, size.is_number_integer() ? size.get<double>() : 0))
+        throw OptionError("--sizes: " + escaped(name) +
+                          " is none of batch, length, memory, embed, heads, kv_heads, head_dim, hidden");
     } catch (const OptionError& error) {
       throw OptionError(std::string(error.what()) + ": got " + size.dump());
     }

@@ -188,6 +188,11 @@ TEST_F(Judge, WrongUseIsOneLine) {
     expect_refused({"judge", "--catalogue", option, "100"}, {option, "leave it out"});
     expect_refused({"judge", "--answers", "none", option, "100"}, {option, "leave it out"});
   }
+  expect_refused("judge mine.py --map W_q=k --map W_q=q", {"--map", "\"W_q\"", "twice"});
+  expect_refused("judge mine.py --init d=8,d=12", {"--init", "\"d\"", "twice"});
+  expect_refused("judge mine.py --json --hint", {"--json", "--hint"});
+  expect_refused(
+      {"judge", "--probes", "p", "--task", "sdpa", "--sizes", "{\"foo\": 3}"}, {"--sizes", "\"foo\"", "embed"});
   expect_refused("judge mine.py --sarif - --problems", {"--sarif -", "--problems"});
   expect_refused({"judge", "mine.py", "--memory", "17592186044416"}, {"--memory", "1099511627776"});  // << 20 is 2^64
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import qkv
 from qkv._judge.runner.describing import subject_of_file
 from qkv._judge.runner.errors import Stop
 from qkv._judge.runner.steps import trial_tensors
@@ -223,3 +224,24 @@ def test_results_are_real_numbers(tmp_path: Path, returned: str, says: str) -> N
     """)  # fmt: skip
     found, notes = answered(subject, {"q": Q, "k": K, "v": V})
     assert not found and notes["error"] == f"the code must return arrays of real numbers: it returned {says}"
+
+
+RAISED = {
+    "class E(Exception):\n    def __str__(self): raise RuntimeError('no')": "E",
+    "class E(BaseException): pass": "E: x",
+    "E = GeneratorExit": "GeneratorExit: x",
+}
+
+
+@pytest.mark.parametrize("error", RAISED)
+def test_any_error_of_the_code_is_a_failure(tmp_path: Path, error: str) -> None:
+    for place, doing in [("def sdpa(q, k, v, mask=None):\n    raise E('x')\n", "calling sdpa"), ("raise E('x')\n", "loading mine.py")]:
+        with pytest.raises(Stop, match=f"^{doing}: {RAISED[error]}$"):
+            subject_of(tmp_path, f"{error}\n{place}")
+
+
+def test_compiled_code(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    assert right(subject_of(tmp_path, "import torch\nfrom torch.nn import functional as F\nsdpa = F.scaled_dot_product_attention"))
+    finding = qkv.judge(torch.jit.script(torch.nn.Linear(3, 3)))
+    assert (finding.verdict, finding.checks[-1].detail) == ("failed", "RecursiveScriptModule was compiled by torch.jit: judge what it was made of")

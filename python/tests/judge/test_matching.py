@@ -80,6 +80,24 @@ def test_a_map_leaves_no_choice(tmp_path: Path) -> None:
         subject_of(tmp_path, raw("c a b", False), map={"W_q": "nothing"})
 
 
+def test_a_map_goes_before_names_and_names_what_there_is(tmp_path: Path) -> None:
+    """A wrong order that only the map of one matrix tells; names that neither the task nor the code has."""
+    swapped = {"W_q": "wk"}
+    subject = subject_of(tmp_path, raw("wq wk wv", True), map=swapped)
+    assert {slot.path: slot.names[0] for slot in subject.assignments[0].slots} == {"wq": "W_k", "wk": "W_q", "wv": "W_v"}
+    sdpa = SOFTMAX + "def sdpa(q, k, v): return softmax(q @ k.swapaxes(-1, -2)) @ v"
+    for text, asked, says in [
+        (raw("wq wk wv", True), {"map": {"nonsense": "wq"}}, "--map nonsense: the task v1 has no nonsense, but x, "),
+        (raw("wq wk wv", True), {"map": {"W_q": "wk", "W_k": "wk"}}, "--map gives wk two names of the task"),
+        (raw("wq wk wv", True), {"init": {"zzz": 3}}, r"--init zzz: Raw\(...\) has no such argument, but dim"),
+        (sdpa, {"map": {"W_q": "q"}}, "--map W_q: the task sdpa has no W_q, but q, k, v, mask"),
+        (sdpa, {"map": {"q": "foo"}}, "--map names foo, but the arguments are q, k, v"),
+        (sdpa, {"init": {"zzz": 3}}, "--init zzz: not a usual name of a size"),
+    ]:
+        with pytest.raises(Stop, match=says):
+            subject_of(tmp_path, text, **asked)
+
+
 MHA = HEAD + """
 class MultiHeadAttention(nn.Module):
     def __init__(self, embed_dim, num_heads):

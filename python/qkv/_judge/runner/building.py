@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import names
-from .errors import FAILURES, People, Stop
+from .errors import FAILURES, People, Stop, plainly
 from .frameworks import framework_of, from_numpy, is_array, is_module, named, source_of, torch_of
 from .match import arguments_of, required, ways
 from .slicing import FULL_BATCH
@@ -172,7 +172,8 @@ def make(cls: type, given: dict[str, Any], people: People) -> Any:
     """An object of a class with these arguments."""
     try:
         positional = [given.pop(one.name) for one in arguments_of(cls) if one.kind is one.POSITIONAL_ONLY and one.name in given]
-        return cls(*positional, **given)
+        with plainly():
+            return cls(*positional, **given)
     except FAILURES as error:
         shown = ", ".join(f"{name}={'...' if isinstance(value, names.ByName) or is_array(value) else value!r}" for name, value in given.items())
         raise people.stop(error, f"making {cls.__name__}({shown})") from None

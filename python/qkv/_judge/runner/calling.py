@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from . import names
-from .errors import Stop
+from .errors import Stop, plainly
 from .frameworks import is_array, named, reads, source_of, to_numpy
 from .match import arguments_of, readings, required, roles_of, ways
 from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
@@ -24,6 +24,8 @@ TURNS = ("turns", "cos", "sin")
 #: Arguments that are given a value wherever a function has them.
 _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "window", "block_size",
            "base", "training", "model", "optimizer", "with_weights", *TURNS}  # fmt: skip
+#: What --map may name beside the arguments of a contract.
+ROLES = {*_ALWAYS, "x", "q", "k", "v", "memory", "params", "positions", "tokens", "axis"}
 
 
 #: What a class names that keeps keys and values itself, beside an argument that says where its tokens stand.
@@ -169,7 +171,8 @@ class Binding:
                 kwargs[one.name] = value
             else:
                 args.append(value)
-        return self.function(*args, **kwargs) if self.watch is None else self.watch(self.function, args, kwargs)
+        with plainly():
+            return self.function(*args, **kwargs) if self.watch is None else self.watch(self.function, args, kwargs)
 
 
 class Result:

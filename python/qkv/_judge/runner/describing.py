@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import blocks, building, match, names, parameters, parts, plain, tasks
+from . import asked, blocks, building, match, names, parameters, parts, plain, tasks
 from .calling import Binding
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
@@ -42,12 +42,7 @@ def subject_of_object(thing: Any, request: dict[str, Any]) -> Subject:
     thing = plain.function_of(None, thing, request.get("task"), None)
     owner = thing if isinstance(thing, (FunctionType, type)) else type(thing)
     name = getattr(owner, "__name__", str(owner))
-    module = inspect.getmodule(owner)
-    try:
-        people = People(inspect.getsourcefile(inspect.unwrap(owner)))
-    except TypeError:
-        people = People(None)
-    return described(of_thing(name, thing, request.get("task")), module, people, request, [])
+    return described(of_thing(name, thing, request.get("task")), inspect.getmodule(owner), People(plain.file_of(owner)), request, [])
 
 
 def _hollow(thing: Any) -> bool:
@@ -75,13 +70,15 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     thing = candidate.thing
     kind = "function" if isinstance(thing, FunctionType) else "class" if isinstance(thing, type) else "module"
     owner = type(thing) if kind == "module" else thing
+    asked.check_map(mapping := request.get("map") or {}, candidate.task)
+    asked.check_init(request.get("init") or {}, model_class(module, thing) if candidate.task == "lm" and kind == "function" else thing)
     values, own = building.values_for(candidate.task, request.get("init") or {})
     if candidate.task in tasks.PARTS and kind != "function":
         if kind == "module":
             raise Stop(f"{candidate.name} is a module that is made already: judge its class, whose sizes and numbers change from call to call")
         if (method := forward_of(thing)) and _hollow(getattr(thing, method)):
             raise Stop(f"not filled in yet: {candidate.name}.{method} has no body", "unfilled")
-        thing = parts.function_of(thing, candidate.task, people, own, request.get("map") or {})
+        thing = parts.function_of(thing, candidate.task, people, own, mapping)
     elif candidate.task in ("gqa", "gqa-cache") and match.one_kv_head(candidate.name, thing):
         values["kv_heads"] = 1
     elif kind == "class":
@@ -101,6 +98,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         _of_functions(subject, module, request)
     else:
         _subject_of_object(subject, owner, values, own, request)
+    asked.check_arguments(mapping, subject.bindings.values(), kind != "function")
     for binding in subject.bindings.values():
         binding.check()
         subject.notes += binding.notes

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import traceback
+from collections.abc import Iterator
 from typing import Any
 
 #: What a call of the person's code may end with; KeyboardInterrupt is left to who may know where it comes from.
 FAILURES = (Exception, SystemExit)
+
+
+class Ended(Exception):
+    """An error of the code that is no Exception, nor what leaves a program, as one."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+
+@contextlib.contextmanager
+def plainly() -> Iterator[None]:
+    """Whatever the person's code raises inside is one of FAILURES, or a KeyboardInterrupt."""
+    try:
+        yield
+    except (*FAILURES, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise Ended(error).with_traceback(error.__traceback__) from None
+
+
+def text_of(error: BaseException) -> str:
+    """Its message; "" where that cannot be had."""
+    try:
+        return str(error).strip()
+    except Exception:
+        return ""
 
 
 class Stop(Exception):
@@ -46,6 +75,7 @@ class People:
 
     def lines(self, error: BaseException) -> str:
         """The traceback's frames in the person's files, as Python prints them, and the error."""
+        error = error.error if isinstance(error, Ended) else error
         text = [
             f'  File "{os.path.basename(frame.filename)}", line {frame.lineno}, in {frame.name}\n' + f"    {frame.line}\n" * bool(frame.line)
             for frame in self._frames(error)
@@ -66,7 +96,7 @@ class People:
         """A skeleton's NotImplementedError; without a text it counts where the person's own line raises it."""
         if not isinstance(error, NotImplementedError):
             return False
-        text, raised = str(error).strip(), traceback.extract_tb(error.__traceback__)[-1:]
+        text, raised = text_of(error), traceback.extract_tb(error.__traceback__)[-1:]
         return text.startswith("fill in") or (not text and any(self.owns(frame.filename) for frame in raised))
 
     def stop(self, error: BaseException, doing: str) -> Stop:
@@ -74,15 +104,16 @@ class People:
         if isinstance(error, Stop):
             return error
         if self.unfilled(error):
-            return Stop(f"not filled in yet: {str(error).strip() or 'a part raises NotImplementedError'}", "unfilled")
+            return Stop(f"not filled in yet: {text_of(error) or 'a part raises NotImplementedError'}", "unfilled")
         return Stop(f"{doing}: {line_of(error)}", "failed", self.lines(error))
 
 
 def line_of(error: BaseException) -> str:
     """One line; what leaves a program is said in words."""
+    error = error.error if isinstance(error, Ended) else error
     if isinstance(error, SystemExit):
         return f"the code called sys.exit({'' if error.code is None else repr(error.code)})"
     if isinstance(error, KeyboardInterrupt):
         return "the code raised KeyboardInterrupt"
-    text = " ".join(str(error).split())
+    text = " ".join(text_of(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from . import match, names, parts, plain, tasks
 from .building import settings_of
 from .calling import keeps
-from .errors import NoTask, People, Stop
+from .errors import NoTask, People, Stop, plainly
 from .frameworks import is_module_class, named, reads, source_of
 from .match import arguments_of, required
 
@@ -34,7 +34,8 @@ def load(path: Any) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # classes look their module up: dataclasses, pickle
     try:
-        spec.loader.exec_module(module)
+        with plainly():
+            spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
         people = People(file)
         says = f"loading {file.name}: this Python ({sys.executable}) has no {error.name}: name another with --python, or activate its environment"
@@ -77,7 +78,7 @@ def forward_of(cls: type) -> str | None:
 
 def _called(thing: Any) -> Any:
     """What is called of a function or class; None where there is nothing."""
-    return thing if isinstance(thing, FunctionType) else (method := forward_of(thing)) and getattr(thing, method)
+    return thing if isinstance(thing, FunctionType) else (method := forward_of(thing)) and getattr(thing, method, None)
 
 
 #: Tasks of layers that may have rotary positions too.
@@ -263,6 +264,8 @@ def _is_helper(one: Candidate, known: dict[str, Any]) -> bool:
 
 def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     """A chosen object as a candidate."""
+    if type(thing).__module__.startswith("torch.jit"):
+        raise Stop(f"{name} was compiled by torch.jit: judge what it was made of")
     if task is not None:
         return Candidate(name, thing, task, False)
     own = isinstance(thing, (FunctionType, type))  # an object is judged as its class, by its own name or the class's

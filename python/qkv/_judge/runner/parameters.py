@@ -135,8 +135,10 @@ class Found(NamedTuple):
 
 
 def _by_map(entry: Entry, chosen: dict[str, str]) -> tuple | None:
-    """What --map says: contract name -> path of theirs, with or without .weight and .bias."""
+    """What --map says: contract name -> path of theirs, with or without .weight and .bias. Names of arguments are none of these."""
     for name, theirs in chosen.items():
+        if name[:2] not in ("W_", "b_"):
+            continue
         bias = name.startswith("b_")
         same = entry.path == theirs or (names.key(entry.path) == names.key(theirs) and "." not in theirs)
         family = not bias and entry.path in (f"{theirs}.weight", f"{theirs}.bias", f"{theirs}_weight", f"{theirs}_bias")
@@ -173,7 +175,7 @@ def _named(entries: list[Entry], sizes: Sizes, chosen: dict[str, str]) -> list[F
         found.append(Found(entry, letters))
     found = _heads(found, sizes)
     taken: set[tuple] = set()
-    for index, one in enumerate(found):
+    for index, one in sorted(enumerate(found), key=lambda one: _by_map(one[1].entry, chosen) is None):  # --map takes its letters first
         if one.letters is None or one.head is not None:
             continue
         own = {(letter, one.entry.bias) for letter in one.letters}
@@ -246,7 +248,8 @@ def describe(entries: list[Entry]) -> str:
 
 def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: int) -> list[Assignment]:
     """At least one assignment; raises Stop where nothing fits, with --map as the way out."""
-    unknown = [theirs for theirs in chosen.values() if not any(_by_map(entry, {"W_q": theirs, "b_q": theirs}) for entry in entries)]
+    matrices = [theirs for name, theirs in chosen.items() if name[:2] in ("W_", "b_")]
+    unknown = [theirs for theirs in matrices if not any(_by_map(entry, {"W_q": theirs, "b_q": theirs}) for entry in entries)]
     if unknown:
         raise Stop(f"--map names {unknown[0]}, but the parameters are {describe(entries)}")
     found = _named(entries, sizes, chosen)

@@ -19,7 +19,7 @@ def unnamed(function: Any) -> bool:
     try:
         kinds = {one.kind for one in inspect.signature(function).parameters.values() if one.name != "self"}
     except (TypeError, ValueError):
-        return isinstance(function, BuiltinFunctionType)
+        return True  # a builtin, what torch.jit compiled
     return inspect.Parameter.VAR_POSITIONAL in kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
@@ -49,6 +49,7 @@ def hides(thing: Any) -> bool:
     if isinstance(thing, FunctionType):
         return thing.__name__ == "<lambda>" or unnamed(thing)
     made = isinstance(thing, (functools.partial, MethodType, BuiltinFunctionType)) or hasattr(thing, "__wrapped__")
+    made = made or type(thing).__name__ == "ScriptFunction"
     return made and callable(thing) and not isinstance(thing, (type, ModuleType))
 
 
@@ -86,6 +87,14 @@ def function_of(name: str | None, thing: Any, task: str | None, module: ModuleTy
         arguments = inspect.signature(taken).parameters.values()
         called.__signature__ = inspect.Signature([one for one in arguments if one.name not in fixed])  # type: ignore[attr-defined]
     return called
+
+
+def file_of(thing: Any) -> str | None:
+    """Where a function or class was written; None where that is not known."""
+    try:
+        return inspect.getsourcefile(inspect.unwrap(thing))
+    except TypeError:
+        return None
 
 
 def assigned(module: ModuleType) -> Iterator[tuple[str, Any]]:
