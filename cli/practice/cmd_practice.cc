@@ -49,6 +49,12 @@ std::string chosen(const Task& task, const PracticeCommandOptions& options) {
   return asked.front();
 }
 
+/// Whether it can be written as asked.
+bool there(const Task& task, const PracticeCommandOptions& options) {
+  const std::vector<std::string> asked = options.asked(), languages = languages_of(task.name);
+  return asked.empty() ? !languages.empty() : std::ranges::find(languages, asked.front()) != languages.end();
+}
+
 Json to_json(const Task& task) {
   const auto signatures = [&](const std::vector<std::string_view>& names) {
     Json all = Json::array();
@@ -111,7 +117,7 @@ std::vector<std::string> written_exercises(
 
 int next_exercise(const PracticeCommandOptions& options) {
   const Exercises done = done_exercises();
-  const auto open = [&](const Task& task) { return !done.contains(task.name); };
+  const auto open = [&](const Task& task) { return !done.contains(task.name) && there(task, options); };
   const auto next = std::ranges::find_if(judge::tasks(), open);
   if (next == judge::tasks().end()) {
     print_line("every exercise is done");
@@ -143,7 +149,9 @@ int mock_interview(const PracticeCommandOptions& options) {
   const double minutes = minutes_of(options.mock);
   const Exercises done = done_exercises();
   std::vector<const Task*> drawn, all;
-  for (const Task& task : judge::tasks()) all.push_back(&task);
+  for (const Task& task : judge::tasks()) {
+    if (there(task, options)) all.push_back(&task);
+  }
   std::ranges::shuffle(all, std::mt19937(std::random_device()()));
   std::ranges::stable_sort(all, {}, [&](const Task* task) { return done.contains(task->name); });
   for (const Task* task : all) {

@@ -41,9 +41,12 @@ void mark_done(std::string_view task) {
 std::string exercise_of(const std::string& path) {
   std::ifstream file(path);
   std::string line;
-  constexpr std::string_view kHead = "# qkv practice ";
-  if (!std::getline(file, line) || !line.starts_with(kHead)) return {};
-  return line.substr(kHead.size(), line.find(' ', kHead.size()) - kHead.size());
+  constexpr std::string_view kHead = " qkv practice ";
+  std::getline(file, line);
+  const std::size_t start = line.starts_with("#") ? 1 : 2;  // of a comment: # or //
+  if (!(start == 1 || line.starts_with("//")) || !line.substr(start).starts_with(kHead)) return {};
+  const std::size_t name = start + kHead.size();
+  return line.substr(name, line.find(' ', name) - name);
 }
 
 }  // namespace qkv::cli

@@ -13,7 +13,8 @@ Exercises done_exercises();
 /// Nothing is written where there is no such folder and none can be made.
 void mark_done(std::string_view task);
 
-/// The exercise that a file was printed as ("# qkv practice NAME ..." is its first line); empty for any other file.
+/// The exercise that a file was printed as: "# qkv practice NAME ..." is its first line, of C++ after //. Empty for any
+/// other file.
 std::string exercise_of(const std::string& path);
 
 }  // namespace qkv::cli

@@ -18,8 +18,10 @@ lines = [line.split() for line in options.tasks.read_text().splitlines() if line
 for file, task, points in lines:
     finding = {"verdict": "missing", "mistakes": []}
     if Path(file).is_file():
+        sarif = options.out / f"{file}.sarif"
+        sarif.parent.mkdir(parents=True, exist_ok=True)
         judge = [sys.executable, "-m", "qkv", "judge", file, "--task", task, "--python", sys.executable]
-        done = subprocess.run([*judge, "--json", "--sarif", options.out / f"{file}.sarif"], capture_output=True, text=True)
+        done = subprocess.run([*judge, "--json", "--sarif", sarif], capture_output=True, text=True)
         finding = json.loads(done.stdout) if done.stdout else sys.exit(done.stderr)
     got = float(points) if finding["verdict"] in ("right", "convention") else 0
     says = ", ".join(one["id"] for one in finding["mistakes"])

@@ -64,13 +64,29 @@ TEST_F(Practice, AMockInterviewDrawsThreeFilesAndEndsWithItsTime) {
 
 TEST_F(Practice, NextInCppIsAFileOfCpp) {
   const Words state = {"XDG_STATE_HOME=" + path("state").string()};
-  EXPECT_TRUE(has(run({"practice", "next", "--cpp"}, state).err, "the exercise one-row has no file for --cpp"));
-  std::filesystem::create_directories(path("state/qkv"));
-  write("state/qkv/practice", "one-row\nsoftmax\n");
   const Outcome next = run({"practice", "next", "--cpp"}, state);
   EXPECT_EQ(next.code, 0) << next.err;
   EXPECT_TRUE(has(contents(path("sdpa.cc")), "#include")) << next.out;
   EXPECT_TRUE(has(next.out, "qkv judge --run './sdpa {in} {out}' --task sdpa")) << next.out;
+  // A program beside its printed source that answers right: the exercise is done.
+  const auto solved = std::filesystem::path(QKV_TOOL).parent_path() / "tests/exercises/qkv_exercise_sdpa";
+  if (!std::filesystem::exists(solved)) GTEST_SKIP() << "the exercises in C++ were not built";
+  std::filesystem::copy(solved, path("sdpa"));
+  EXPECT_EQ(run({"judge", "--run", "./sdpa {in} {out}", "--task", "sdpa"}, state).code, 0);
+  EXPECT_FALSE(has(run({"practice", "next", "--cpp"}, state).out, "sdpa"));
+}
+
+TEST_F(Practice, AnExerciseWithoutTheLanguageIsPassedOver) {
+  std::filesystem::create_directories(path("state/qkv"));
+  std::string done;
+  for (const Document& task : json({"practice", "--json"})) {
+    if (task["name"] == "backward") break;
+    done += task["name"].get<std::string>() + "\n";
+  }
+  write("state/qkv/practice", done);
+  const Outcome next = run({"practice", "next", "--torch"}, {"XDG_STATE_HOME=" + path("state").string()});
+  EXPECT_EQ(next.code, 0) << next.err;
+  EXPECT_FALSE(has(next.out, " backward.py")) << next.out;
 }
 
 TEST_F(Practice, WhatSaysNothingIsRefused) {

@@ -58,6 +58,16 @@ def test_without_the_option_it_costs_nothing(folder: Path) -> None:
     assert "1 passed" in done.stdout and done.stdout.endswith("set() True\n"), done.stdout
 
 
+def test_files_of_a_course_may_lie_in_folders(folder: Path) -> None:
+    (folder / "week1").mkdir()
+    (folder / "causal.py").rename(folder / "week1/causal.py")
+    (folder / "tasks.txt").write_text("week1/causal.py causal 2\n")
+    arguments = [sys.executable, ROOT / "examples/course/points.py", "tasks.txt", "--out", "found"]
+    done = subprocess.run(arguments, cwd=folder, capture_output=True, encoding="utf-8", timeout=120)
+    assert "| week1/causal.py | causal | 0/2 | wrong | no-scale |" in done.stdout, done.stderr
+    assert (folder / "found/week1/causal.py.sarif").is_file() and (folder / "found/points.json").is_file()
+
+
 def test_the_course_counts_its_points(folder: Path) -> None:
     """The commands of its workflow, but for the installation."""
     shutil.copytree(ROOT / "examples/course", folder / "course")
