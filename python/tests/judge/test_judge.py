@@ -236,6 +236,42 @@ def test_the_finding_shows_the_line() -> None:
     assert attention.__code__ is code and not [name for name in globals() if "watch__" in name]  # as it was
 
 
+HELPED = """
+import numpy as np
+def scaled(q, k, d):
+    return q @ k.swapaxes(-1, -2) / np.sqrt(d)
+def hide(s, mask):
+    return np.where(mask, s, -1e9)
+def weighed(s, mask, v):
+    s = s if mask is None else hide(s, mask)
+    e = np.exp(s - s.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+def mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads, mask=None):
+    "mask: True may attend"
+    q, k, v = (y.reshape(*y.shape[:2], num_heads, -1).swapaxes(1, 2) for y in (x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v))
+    s = scaled(q, k, q.shape[-1])
+    y = weighed(s, mask, v)
+    return y.swapaxes(1, 2).reshape(x.shape) @ W_o + b_o
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "mistake"),
+    [
+        ("scaled(q, k, q.shape[-1])", "scaled(q, k, x.shape[-1])", "scale-sqrt-embed"),  # the helper is right
+        ("np.sqrt(d)", "np.sqrt(d * q.shape[1])", "scale-sqrt-embed"),
+        ("y = weighed(s, mask, v)", "y = weighed(s, mask if mask is None else ~mask, v)", "mask-polarity"),  # handed on by another
+        ("np.where(mask, s, -1e9)", "np.where(mask, -1e9, s)", "mask-polarity"),
+    ],
+)
+def test_what_a_helper_is_handed_is_wrong_at_the_call(tmp_path: Path, right: str, wrong: str, mistake: str) -> None:
+    text = HELPED.replace(right, wrong)
+    (tmp_path / "mine.py").write_text(text)
+    finding = qkv.judge(tmp_path / "mine.py")
+    assert [one.id for one in finding.mistakes] == [mistake]
+    assert wrong in text.splitlines()[finding.line - 1]
+
+
 def test_numbers_stand_apart() -> None:
     assert _row(np.array([-2412.9601, -1052.338, -12345.6])).split() == ["-2412.9601", "-1052.3380", "-1.23e+04"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import names
@@ -23,6 +23,10 @@ _CALLED = {
 #: Mistakes of what a helper is handed: it does its own work right.
 HANDED = ("swiglu-exchanged", "swiglu-no-up", "norms-exchanged", "rope-positions-not-used")
 _HALF = 65504  # the largest number of float16
+
+
+#: Mistakes of a helper that does what it is handed: the argument is the width, or a mask that the call inverts.
+_SCALED = ("scale-sqrt-embed", "scale-sqrt-length", "scale-sqrt-heads", "scale-sqrt-keys")
 
 
 def line_of(text: str, mistake: str) -> int:
@@ -51,6 +55,62 @@ def uses(tree: ast.AST, mistake: str) -> list[int]:
     own = {one.name for one in functions}
     found = {use for one in functions for use in _uses(one, about or "", own)}
     return sorted({line for compared, line in found if compared} or {line for _, line in found})
+
+
+def handed_at(tree: ast.AST, mistake: str, stack: Sequence[tuple[int, Any]]) -> int:
+    """The line of the call that hands a helper the wrong width or an inverted mask; 0 where the helper itself is wrong. `stack`: lines
+    and their code, the helper's first."""
+    about: set[str] = set()
+    if len(stack) < 2:
+        return 0
+    if mistake == "mask-polarity":
+        about = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and one.lineno == stack[0][0] and names.argument(one.id) == "mask"}
+    elif mistake in _SCALED:
+        about = {one for node in ast.walk(tree) if getattr(node, "lineno", 0) == stack[0][0] for one in _divisors(node)}
+    for (line, caller), (_, helper) in zip(stack[1:], stack):
+        at, given = _given(tree, line, helper.co_name)
+        handed = next((given[name] for name in helper.co_varnames[: helper.co_argcount] if name in about and name in given), None)
+        if handed is None:
+            return 0
+        if not (isinstance(handed, ast.Name) and handed.id in caller.co_varnames[: caller.co_argcount]):
+            return at if mistake in _SCALED or _inverts(handed) else 0
+        about = {handed.id}  # handed on as it came
+    return 0
+
+
+def _divisors(node: ast.AST) -> Iterator[str]:
+    """The variables whose root is taken, or that something is divided by."""
+    inside: list[ast.AST] = []
+    if isinstance(node, ast.Call) and "sqrt" in getattr(node.func, "attr", getattr(node.func, "id", "")):
+        inside = [*node.args]
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Pow)):
+        inside = [node.right if isinstance(node.op, ast.Div) else node.left]
+    yield from (one.id for one in inside if isinstance(one, ast.Name))
+
+
+def _given(tree: ast.AST, line: int, helper: str) -> tuple[int, dict[str, ast.expr]]:
+    """The first line of a call of a helper, and {argument: what it is given}."""
+    made = next((one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef) and one.name == helper), None)
+    calls = (one for one in ast.walk(tree) if isinstance(one, ast.Call) and one.lineno <= line <= (one.end_lineno or 0))
+    call = next((one for one in calls if helper in (getattr(one.func, "id", ""), getattr(one.func, "attr", ""))), None)
+    if made is None or call is None:
+        return 0, {}
+    taken = [one.arg for one in made.args.args if one.arg != "self"]
+    return call.lineno, dict(zip(taken, call.args)) | {one.arg: one.value for one in call.keywords if one.arg}
+
+
+def _inverts(node: ast.expr) -> bool:
+    """`~mask`, `mask == 0`, `1 - mask`, `logical_not(mask)`."""
+    for one in ast.walk(node):
+        if isinstance(one, ast.UnaryOp) and isinstance(one.op, (ast.Invert, ast.Not)):
+            return True
+        if isinstance(one, ast.Compare) and getattr(one.comparators[0], "value", None) in (0, False) and isinstance(one.ops[0], ast.Eq):
+            return True
+        if isinstance(one, ast.BinOp) and isinstance(one.op, ast.Sub) and getattr(one.left, "value", 0) == 1:
+            return True
+        if isinstance(one, ast.Call) and "not" in getattr(one.func, "attr", ""):
+            return True
+    return False
 
 
 def reads_mask(tree: ast.AST, line: int) -> bool:

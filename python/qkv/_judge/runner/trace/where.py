@@ -21,7 +21,7 @@ from ..subject import Subject
 from .blame import ANSWERS, Blame, Search
 from .instrument import Instrumented
 from .match import layouts
-from .named import HANDED, line_of, reads_mask, uses
+from .named import HANDED, handed_at, line_of, reads_mask, uses
 from .record import ALIASES, Event, Recorder
 from .stages import ORDER, SCORES, Textbook, departures
 
@@ -112,11 +112,14 @@ def _moved(search: Search, blame: Blame, line: int) -> Blame:
 
 def _by_name(search: Search, blame: Blame, mistake: str) -> int:
     """Where a mistake's name says more: a statement that reckons with the argument that it is about, the call of a helper."""
+    at = (search.events[i].stack for i in search.needed if search.events[i].line == blame.line and search.events[i].stack)
+    if line := handed_at(search.tree, mistake, next(at, ())):
+        return line
+    stack = search.events[blame.index].stack
     known = mistake == "mask-polarity" and reads_mask(search.tree, blame.line)
     if (lines := uses(search.tree, mistake)) and blame.line not in lines and not known:
         return lines[0]
-    handed = mistake in HANDED and len(stack := search.events[blame.index].stack) > 1
-    return _handed(search, *stack[-1]) if handed else blame.line
+    return _handed(search, *stack[-1]) if mistake in HANDED and len(stack) > 1 else blame.line
 
 
 def _handed(search: Search, called: int, code: Any) -> int:
@@ -151,7 +154,7 @@ def _as_json(search: Search, blame: Blame, probe: str) -> dict[str, Any]:
     right = before[-1] if before else None
     stage = _CALLED.get(right.match.stage, right.match.stage) if right else ""
     stacks = (search.events[i].stack for i in search.needed if search.events[i].line == blame.line and search.events[i].stack)
-    outer = [line for line, _ in next(stacks, ())[1:]]
+    outer = [line for line, _ in next(stacks, ())[1:] if line != blame.line]
     return {
         **_at(blame.line, search.text), "near": False, "sure": blame.sure, "right": right.line if right else 0, "stage": stage,
         "called": outer[0] if outer else 0, "probe": probe, **_values(search, blame, right),
