@@ -272,6 +272,24 @@ def test_what_a_helper_is_handed_is_wrong_at_the_call(tmp_path: Path, right: str
     assert wrong in text.splitlines()[finding.line - 1]
 
 
+FLASH_BACKWARD = """
+import numpy as np
+def flash_backward(q, k, v, out, lse, d_out, block_q=2, block_k=2, causal=False):
+    s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    p = np.exp(s - lse[..., None])
+    if causal:
+        p = p * np.tri(q.shape[-2], k.shape[-2])
+    dv = p.swapaxes(-1, -2) @ d_out
+    ds = p * (d_out @ v.swapaxes(-1, -2) - (out * d_out).sum(-1, keepdims=True)) / np.sqrt(q.shape[-1])
+    return ds @ k, ds.swapaxes(-1, -2) @ q, dv
+"""
+
+
+def test_a_mask_after_the_exponentials_is_the_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FLASH_BACKWARD)
+    assert FLASH_BACKWARD.splitlines()[qkv.judge(tmp_path / "mine.py").line - 1].strip() == "p = p * np.tri(q.shape[-2], k.shape[-2])"
+
+
 def test_numbers_stand_apart() -> None:
     assert _row(np.array([-2412.9601, -1052.338, -12345.6])).split() == ["-2412.9601", "-1052.3380", "-1.23e+04"]
 

@@ -92,7 +92,7 @@ def test_a_map_goes_before_names_and_names_what_there_is(tmp_path: Path) -> None
         (raw("wq wk wv", True), {"init": {"zzz": 3}}, r"--init zzz: Raw\(...\) has no such argument, but dim"),
         (sdpa, {"map": {"W_q": "q"}}, "--map W_q: the task sdpa has no W_q, but q, k, v, mask"),
         (sdpa, {"map": {"q": "foo"}}, "--map names foo, but the arguments are q, k, v"),
-        (sdpa, {"init": {"zzz": 3}}, "--init zzz: not a usual name of a size"),
+        (sdpa, {"init": {"dim": 3}}, "--init is for the constructor of a class: sdpa is a function"),
     ]:
         with pytest.raises(Stop, match=says):
             subject_of(tmp_path, text, **asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from types import FunctionType
 from typing import Any
 
 from . import building, names
@@ -42,6 +43,8 @@ def check_arguments(mapping: dict[str, str], bindings: Iterable[Binding], weight
 
 def check_init(init: dict[str, Any], cls: Any) -> None:
     """Arguments of the constructor, fields of its configuration, or sizes by their usual names."""
+    if init and isinstance(cls, FunctionType):
+        raise Stop(f"--init is for the constructor of a class: {cls.__name__} is a function")
     taken = []
     for one in arguments_of(cls) if isinstance(cls, type) else []:
         holder = building.annotated(cls, one)
@@ -52,4 +55,4 @@ def check_init(init: dict[str, Any], cls: Any) -> None:
     if unknown and isinstance(cls, type):
         raise Stop(f"--init {unknown[0]}: {cls.__name__}(...) has no such argument, but {', '.join(taken) or 'none'}")
     if unknown:
-        raise Stop(f"--init {unknown[0]}: not a usual name of a size, and no class is made")
+        raise Stop(f"--init {unknown[0]}: not a usual name of a size, and the object is made already")

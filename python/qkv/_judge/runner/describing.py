@@ -71,7 +71,8 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     kind = "function" if isinstance(thing, FunctionType) else "class" if isinstance(thing, type) else "module"
     owner = type(thing) if kind == "module" else thing
     asked.check_map(mapping := request.get("map") or {}, candidate.task)
-    asked.check_init(request.get("init") or {}, model_class(module, thing) if candidate.task == "lm" and kind == "function" else thing)
+    model = model_class(module, thing) if candidate.task == "lm" and kind == "function" else None
+    asked.check_init(request.get("init") or {}, model or thing)
     values, own = building.values_for(candidate.task, request.get("init") or {})
     if candidate.task in tasks.PARTS and kind != "function":
         if kind == "module":

@@ -132,6 +132,7 @@ class Search:
                 return Blame(self.events[idle].line, idle)
         if bad is None:
             return self._end()
+        bad = self._hidden(bad)
         own = self._mistakes(bad)  # of steps of one expression that are alike the last
         hits = [i for i in self.needed if i < bad and self._mistakes(i) not in ("", own if i in leads else "")]
         if (left := self._left(bad)) is not None and left < min(hits, default=bad):
@@ -146,6 +147,19 @@ class Search:
         from_line = next((i for i in self.needed if any(line == one for one, _ in self.events[i].stack)), bad)
         hit = next((i for i in hits if i < from_line), None)
         return Blame(line, bad, sure) if hit is None else Blame(self.events[hit].line, hit, sure)
+
+    def _hidden(self, bad: int) -> int:
+        """Of exponentials that are right but for a mask, which may come after them, what hides some of them."""
+        if not self.book.lse or not (match := self.events[bad].match) or match.stage != "exp":
+            return bad
+        same = {bad}
+        for i in self.needed:
+            event = self.events[i]
+            if same & {*event.parents} and event.op in ALIASES:
+                same.add(i)
+            elif same & {*event.parents} and event.line and _kept(event.value, self.events[bad].value) == 1:
+                return i
+        return bad
 
     def _mistakes(self, index: int) -> str:
         """The stage of the textbook with the mistake that a value is, where it is none of the textbook; or empty."""
