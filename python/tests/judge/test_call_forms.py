@@ -129,6 +129,7 @@ def timed(f):
 """
 CLASS = TIMED.format(self="self, ") + """
 class SelfAttention:
+    @timed
     def __init__(self, dim):
         self.wq, self.wk, self.wv = np.zeros((3, dim, dim))
     @timed
@@ -144,6 +145,7 @@ CALLABLES = {  # how it is called, whether it is right
     TIMED.format(self="") + "@timed\ndef sdpa(q, k, v, mask=None): return core(q, k, v, mask, -1e9)": True,
     TIMED.format(self="") + "@timed\ndef sdpa(q, k, v, mask=None): return core(q, k, v, mask, -1)": False,
     "def sdpa(*args): return core(*args)": True,
+    "def sdpa(*args):\n    q, k, v, mask = args\n    return core(q, k, v, mask, -1e9)": True,
     CLASS: True,
 }
 
@@ -153,7 +155,14 @@ def test_callables_that_are_no_plain_functions(tmp_path: Path, text: str) -> Non
     subject = subject_of(tmp_path, HELPER + text)
     assert subject.name == ("SelfAttention" if text is CLASS else "sdpa")
     assert right(subject) == CALLABLES[text]
-    assert "(*args)" in text or next(iter(subject.bindings.values())).takes("mask")
+    assert text.endswith("core(*args)") or next(iter(subject.bindings.values())).takes("mask")
+
+
+def test_a_lambda_beside_the_code_is_not_meant(tmp_path: Path) -> None:
+    text = HELPER.replace("core", "attention").replace("fill=-1", "fill=-1e9")
+    for more in ("block = lambda x: x", "rope = lambda x, positions: x", "mha = functools.lru_cache(lambda n: n)"):
+        subject = subject_of(tmp_path, f"{text}\n{more}\n")
+        assert subject.name == "attention" and right(subject)
 
 
 def test_callables_of_this_process_are_judged_by_their_arguments(tmp_path: Path) -> None:

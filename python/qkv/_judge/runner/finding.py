@@ -157,14 +157,23 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
 
 
 def members(module: ModuleType) -> dict[str, Any]:
-    """The functions and classes that the file itself defines, in its order."""
-    made = dict(plain.assigned(module))
-    return {
-        name: made.get(name, value)
+    """The functions and classes that the file itself defines, in its order; what it gives a name, where that calls all that could be
+    meant besides."""
+    own = {
+        name: value
         for name, value in vars(module).items()
-        if name in made
-        or (isinstance(value, (FunctionType, type)) and value.__module__ == module.__name__ and value.__name__ != "<lambda>")
+        if isinstance(value, (FunctionType, type)) and value.__module__ == module.__name__ and value.__name__ != "<lambda>"
     }
+    meant = {name for name, value in own.items() if guess(name, value)}
+    for name, thing, defined in plain.assigned(module):
+        if defined or meant - {name} <= _reached(thing):
+            own[name] = thing
+    return {name: own[name] for name in vars(module) if name in own}
+
+
+def _reached(thing: Any) -> set[str]:
+    """What the code of a function or class names, and what it is a method of."""
+    return {*named(thing), *getattr(inspect.unwrap(thing), "__qualname__", "").split(".")}
 
 
 #: Tasks with the same kind of arguments: code that looks like one may be meant for another.
@@ -231,7 +240,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
 def _unreached(chosen: Candidate, known: dict[str, Any], found: list[Candidate]) -> Iterator[str]:
     """What could be judged too and is no part of the chosen one; a gradient of its own."""
     beside = {key for key in tasks.FUNCTIONS[chosen.task] if chosen.task not in tasks.PARTS or parts.guess(key, known.get(key)) == chosen.task}
-    reached = {chosen.name, *named(chosen.thing), *beside, *getattr(inspect.unwrap(chosen.thing), "__qualname__", "").split(".")}
+    reached = {chosen.name, *_reached(chosen.thing), *beside}
     others = {one.name for one in found if not one.task == chosen.task in tasks.PARTS}
     others |= {
         key for key, value in known.items()

@@ -36,11 +36,19 @@ def _inner(thing: Any) -> Any:
     return getattr(thing, "__wrapped__", None)
 
 
+def _unpacked(function: Any) -> list[str]:
+    """The variables of `q, k, v = args`, in a function of `*args`."""
+    found = re.search(r"def \w+\(\*(\w+).*\n(?:.*\n)*?\s+(\w+(?:, *\w+)+) = \1 *(?:#.*)?$", source_of(function), re.MULTILINE)
+    return re.split(", *", found[2]) if found else []
+
+
 def described(function: Any) -> Any:
     """What a function's arguments are to be read from: behind a decorator that names none."""
     if isinstance(function, MethodType):
         inner = described(function.__func__)
         return function if inner is function.__func__ else MethodType(inner, function.__self__)
+    if isinstance(function, type) and isinstance(function.__init__, FunctionType) and unnamed(function.__init__):
+        return MethodType(described(function.__init__), function)  # without self
     return (isinstance(function, FunctionType) and unnamed(function) and _inner(function)) or function
 
 
@@ -80,7 +88,7 @@ def function_of(name: str | None, thing: Any, task: str | None, module: ModuleTy
     if taken is None or unnamed(taken):
         contract = next((one[name] for one in tasks.FUNCTIONS.values() if name in one), None)
         contract = contract or (tasks.FUNCTIONS[task][tasks.TASKS[task].own] if task else {})
-        given = [one for one, missing in dict(contract).items() if not missing]
+        given = _unpacked(thing) or [one for one, missing in dict(contract).items() if not missing]
         called.__signature__ = inspect.Signature([inspect.Parameter(one, inspect.Parameter.POSITIONAL_ONLY) for one in given])  # type: ignore[attr-defined]
     else:
         fixed = thing.keywords if isinstance(thing, functools.partial) else ()
@@ -97,10 +105,11 @@ def file_of(thing: Any) -> str | None:
         return None
 
 
-def assigned(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """(name, function) of what a file gives a contract's name: `sdpa = functools.partial(...)`. An import gives none."""
+def assigned(module: ModuleType) -> Iterator[tuple[str, Any, bool]]:
+    """(name, function, whether a `def` with a decorator made it) of what a file gives a contract's name: `sdpa = functools.partial(...)`.
+    An import gives none."""
     text = source_of(module)
     for name, value in vars(module).items():
         own = any(name in contract for contract in tasks.FUNCTIONS.values())
-        if own and hides(value) and re.search(rf"(?m)^(?:{name}\s*[:=]|(?:async )?def {name}\b)", text):
-            yield name, function_of(name, value, None, module)
+        if own and hides(value) and (found := re.search(rf"(?m)^(?:{name}\s*[:=]|(?:async )?def {name}\b)", text)):
+            yield name, function_of(name, value, None, module), "def " in found[0]
