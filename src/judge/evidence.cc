@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <optional>
+#include <utility>
 
 #include "judge/task.h"
 #include "judge/text/language.h"
@@ -91,6 +93,43 @@ std::string row_text(const std::string& name, const Array& expected, const Given
   const std::string columns = std::to_string(shown_begin - begin) + ":" + std::to_string(shown_begin - begin + shown);
   const std::string label = name + "[" + leading + columns + "]";
   return label + "\n  expected" + numbers(expected) + "\n  got     " + numbers(given.values) + "\n";
+}
+
+std::string everywhere(const std::vector<Case>& cases) {
+  std::optional<double> first;
+  for (const Case& one : cases) {
+    for (const auto& [name, given] : one.answers) {
+      for (const Number& x : given.values.data) {
+        if (!first) first = x.value;
+        if (x.value != *first && !(std::isnan(x.value) && std::isnan(*first))) return {};
+      }
+    }
+  }
+  if (!first) return {};
+  return (std::isnan(*first) ? "NaN" : number_text(*first)) + " everywhere";
+}
+
+std::vector<std::string> situation(std::span<const Check> checks, const std::vector<Case>& cases) {
+  using Holds = bool (*)(const Probe&);
+  static constexpr std::pair<Holds, const char*> kSituations[] = {
+      {[](const Probe& p) { return p.has("mask"); },
+          "right without a mask, wrong with one: look at where the mask acts, on which axis, and at what hidden "
+          "scores become"},
+      {[](const Probe& p) {
+         return p.text("name").find("large") != std::string::npos || p.text("name").find("far") != std::string::npos;
+       },
+          "right on small scores, wrong on large ones: look for what overflows"},
+      {[](const Probe& p) { return p.text("causal") == "1"; },
+          "right without the causal mask, wrong with it: look at how it is made, and at which scores it hides"},
+      {[](const Probe& p) { return p.has("q") && p.has("k") && p.at("q").shape != p.at("k").shape; },
+          "right with as many keys as queries, wrong with more: look at which length is read where"}};
+  if (std::ranges::none_of(checks, &Check::ok) || std::ranges::all_of(checks, &Check::ok)) return {};
+  for (const auto& [holds, says] : kSituations) {
+    bool exact = true;
+    for (std::size_t i = 0; i < checks.size(); ++i) exact = exact && checks[i].ok != holds(*cases[i].probe);
+    if (exact) return {says};
+  }
+  return {};
 }
 
 }  // namespace qkv::judge

@@ -1,11 +1,13 @@
-// Numbers of a finding as text.
+// Numbers of a finding as text, and what all answers of a code have in common.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "judge/search/match.h"
-#include "judge/textbook.h"
+#include "judge/judge.h"
+#include "judge/search/search.h"
 
 namespace qkv::judge {
 
@@ -19,5 +21,9 @@ std::string sizes_text(const Probe& probe);
 std::string heading(const Probe& probe);
 /// "out[1, 2, 0:6]": the row of an array that an element lies in, and what was expected and given there.
 std::string row_text(const std::string& name, const Array& expected, const Given& given, const Difference& at);
+/// "NaN everywhere", "0 everywhere": no mistake is named by an output that nothing could change.
+std::string everywhere(const std::vector<Case>& cases);
+/// The one thing that all cases that went wrong have, and none of the others, as a note; none where there is nothing.
+std::vector<std::string> situation(std::span<const Check> checks, const std::vector<Case>& cases);
 
 }  // namespace qkv::judge

@@ -93,7 +93,7 @@ Subject subject_of(const std::string& text) {
   try {
     set_from(subject.sizes, document.value("sizes", Json::object()));
     const Json others = document.value("small", Json::array());
-    for (std::size_t n = 0; others.is_array() && n < std::min<std::size_t>(others.size(), 2); ++n)
+    for (std::size_t n = 0; others.is_array() && n < std::min<std::size_t>(others.size(), 3); ++n)
       set_from(small.emplace_back(subject.sizes), others[n]);
   } catch (const OptionError& error) {
     return failed(std::string(error.what()) + " (build it smaller: --init dim=48,heads=4)");

@@ -48,7 +48,7 @@ class Trial {
 
   Finding finding() {
     if (forward_.empty()) return ended("failed");
-    if (const std::string same = says_nothing(); !same.empty()) {
+    if (const std::string same = everywhere(forward_); !same.empty()) {
       finding_.evidence = "The output is " + same + " in every probe: it does not depend on the input.\n";
       return ended("unknown");
     }
@@ -78,10 +78,13 @@ class Trial {
         finding_.conventions.push_back(
             {"causal-unasked", "It hides the future by itself; the task does not ask for that."});
       refine(*spelling);
+      if (finding_.verdict.empty()) other_sizes(*spelling);
     }
     const std::size_t before = finding_.checks.size();
     for (const Case& one : forward_) check(one, spelling.value_or(Choices{}));
-    if (finding_.verdict == "unknown") name_situation(before);
+    const std::span<const Check> compared(finding_.checks.data() + before, forward_.size());
+    if (finding_.verdict == "unknown")
+      std::ranges::copy(situation(compared, forward_), std::back_inserter(finding_.notes));
     if (!finding_.verdict.empty()) return ended(finding_.verdict);
     return ended(finding_.conventions.empty() ? "right" : "convention");
   }
@@ -91,6 +94,8 @@ class Trial {
     const std::string name = probe.text("name");
     const auto text = [&](const char* key) { return value_of(answer->tensors.metadata, key); };
     const bool small = !probe.text("small").empty();
+    if (small && answer != nullptr && !text("error").empty() && failed_small_.empty())
+      failed_small_ = {name, text("error"), text("traceback")};
     if (small && (answer == nullptr || answer->tensors.entries().empty())) return;
     if (answer == nullptr || answer->missing) {
       if (is_forward(probe)) error(probe, "there is no answer", "");
@@ -135,21 +140,6 @@ class Trial {
     if (finding_.traceback.empty()) finding_.traceback = traceback;
   }
 
-  /// "NaN everywhere", "0 everywhere": no mistake is named by an output that nothing could change.
-  std::string says_nothing() const {
-    std::optional<double> first;
-    for (const Case& one : forward_) {
-      for (const auto& [name, given] : one.answers) {
-        for (const Number& x : given.values.data) {
-          if (!first) first = x.value;
-          if (x.value != *first && !(std::isnan(x.value) && std::isnan(*first))) return {};
-        }
-      }
-    }
-    if (!first) return {};
-    return (std::isnan(*first) ? "NaN" : number_text(*first)) + " everywhere";
-  }
-
   /// The first failure is the last check: what is said first of a judgement that failed.
   Finding ended(const std::string& verdict) {
     finding_.verdict = verdict;
@@ -165,6 +155,7 @@ class Trial {
   }
 
   void add_convention(const Entry& entry) {
+    if (std::ranges::find(finding_.conventions, entry.id, &Convention::id) != finding_.conventions.end()) return;
     finding_.conventions.push_back({std::string(entry.id), std::string(entry.says)});
   }
 
@@ -236,6 +227,36 @@ class Trial {
       if (one.probe->call("gradient")) gradient(one, spelling);
       if (one.probe->call("training") || one.probe->call("evaluation")) training(one, spelling);
     }
+  }
+
+  /// Right at one size: numbers for a pencil have others. What they show together with the rest is named first.
+  void other_sizes(const Choices& spelling) {
+    const auto right = [&](const Case& one) {
+      const std::optional<Work> work = run_with(task_, spelling, *one.probe);
+      return work && gives(*work, one);
+    };
+    if (const std::string unheeded = probes_.front().text("unheeded"); !unheeded.empty()) {
+      finding_.evidence = unheeded + "\n";
+      return add_named("size-not-followed");
+    }
+    const auto wrong = std::ranges::find_if_not(by_hand_, right);
+    if (wrong == by_hand_.end() && failed_small_.empty()) {
+      if (!by_hand_.empty()) finding_.checks.push_back({"other sizes", true, "the textbook's numbers"});
+      return;
+    }
+    if (failed_small_.empty()) {
+      std::vector<Case> all = forward_;
+      std::ranges::copy(by_hand_, std::back_inserter(all));
+      const Search search(task_, std::move(all), given_);
+      if (search.right()) return;
+      if (const std::optional<Search::Found> found = search.one()) return name_mistakes(found);
+      finding_.evidence = counter_example(spelling, std::nullopt);
+    } else {
+      finding_.evidence = failed_small_[0] + ": " + failed_small_[1] + "\n";
+      finding_.traceback = failed_small_[2];
+    }
+    finding_.checks.push_back({"other sizes", false, "right at the first sizes only"});
+    add_named("size-not-followed");
   }
 
   /// Hidden ones may be anything: scores are returned before the mask, or after it.
@@ -335,30 +356,6 @@ class Trial {
     add_named(drops.id);
   }
 
-  /// The one thing that all probes that went wrong have, and none of the others.
-  void name_situation(std::size_t before) {
-    using Holds = bool (*)(const Probe&);
-    static constexpr std::pair<Holds, const char*> kSituations[] = {
-        {[](const Probe& p) { return p.has("mask"); },
-            "right without a mask, wrong with one: look at where the mask acts, on which axis, and at what hidden "
-            "scores become"},
-        {[](const Probe& p) {
-           return p.text("name").find("large") != std::string::npos || p.text("name").find("far") != std::string::npos;
-         },
-            "right on small scores, wrong on large ones: look for what overflows"},
-        {[](const Probe& p) { return p.text("causal") == "1"; },
-            "right without the causal mask, wrong with it: look at how it is made, and at which scores it hides"},
-        {[](const Probe& p) { return p.has("q") && p.has("k") && p.at("q").shape != p.at("k").shape; },
-            "right with as many keys as queries, wrong with more: look at which length is read where"}};
-    const std::span<const Check> checks(finding_.checks.data() + before, forward_.size());
-    if (std::ranges::none_of(checks, &Check::ok) || std::ranges::all_of(checks, &Check::ok)) return;
-    for (const auto& [holds, says] : kSituations) {
-      bool exact = true;
-      for (std::size_t i = 0; i < checks.size(); ++i) exact = exact && checks[i].ok != holds(*forward_[i].probe);
-      if (exact) return finding_.notes.emplace_back(says), void();
-    }
-  }
-
   void check(const Case& one, const Choices& spelling) {
     const std::optional<Work> work = run_with(task_, spelling, *one.probe);
     Check check{one.probe->text("name"), true, sizes_text(*one.probe)};
@@ -383,7 +380,9 @@ class Trial {
   std::vector<Probe> probes_;
   std::vector<Case> forward_, with_weights_, later_, by_hand_;
   std::vector<Check> failures_;
-  int errors_ = 0, all_errors_ = 0;  ///< of forward calls; of all
+  std::string fails_;                      ///< the traceback of a call after one of another size
+  std::vector<std::string> failed_small_;  ///< of the first that failed at other sizes: probe, error, traceback
+  int errors_ = 0, all_errors_ = 0;        ///< of forward calls; of all
   bool own_causal_ = false, pairs_ = true;
 };
 

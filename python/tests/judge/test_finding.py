@@ -72,7 +72,7 @@ def NAME(p, x, num_heads=3):
     y = (softmax(q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5) @ v).swapaxes(1, 2).reshape(x.shape)
     return OUT
 """
-HEADED = 'np.einsum("blhd,hde->ble", y.reshape(*x.shape[:2], 3, -1), p["out"])'
+HEADED = 'np.einsum("blhd,hde->ble", y.reshape(*x.shape[:2], num_heads, -1), p["out"])'
 
 
 @pytest.mark.parametrize(

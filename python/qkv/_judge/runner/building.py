@@ -231,6 +231,18 @@ def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], 
     return sizes
 
 
+def unheeded(sizes: Sizes, task: str, values: dict[str, Any], given: dict[str, Any], asked: bool) -> str:
+    """What a constructor was given and its parameters do not follow, as a sentence; "" without. `asked`: the task was, by name."""
+    grouped = "grouped" in TASKS[task].parts
+    for name in given:
+        kind = names.setting(name)
+        if grouped and kind == "kv_heads" and sizes.kv_heads != values["kv_heads"]:
+            return f"{name}={values['kv_heads']} was asked for, and its keys have {sizes.kv_heads} heads"
+        if task == "self-attention" and kind == "head_dim" and sizes.heads == 1 and sizes.head_dim != values["head_dim"]:
+            return f"{name}={values['head_dim']} was asked for, and its queries have {sizes.head_dim} columns"
+    return f"its keys have as many heads as its queries: {sizes.heads}" if grouped and asked and sizes.kv_heads == sizes.heads > 1 else ""
+
+
 def _listed(weights: dict[str, Any]) -> Any:
     """How many heads a list of heads has ("heads.0.query.weight" ...), or None."""
     count = sum(1 for path in weights if names.letters(path) == ("q",) and any(part.isdigit() for part in path.split(".")))

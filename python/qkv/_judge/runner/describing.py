@@ -25,6 +25,7 @@ from .frameworks import framework_of, makes_triangle, named, reads, rounds, to_n
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
+from .smaller import smaller
 from .steps import memory_of, model_class
 from .subject import Subject, Way, square
 
@@ -138,13 +139,13 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     if request.get("task") is None:
         _causal(trials[0], owner, candidate.strong)
     if subject.helpers.get("whole"):
-        subject.has["metadata"] = {"whole": "1"}
+        subject.has["metadata"] = {**subject.has.get("metadata", {}), "whole": "1"}
     if subject.task == "block":
         _of_a_block(trials[0], owner)
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
-    subject.small = _smaller(subject, values, own)
+    subject.small = smaller(subject, values, own)
     return subject
 
 
@@ -289,6 +290,8 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     if entries:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given)
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24))
+        if subject.kind == "class" and (says := building.unheeded(subject.sizes, subject.task, values, given, subject.helpers["asked"])):
+            subject.has["metadata"] = {"unheeded": says}
     held = {slot.path for one in subject.assignments for slot in one.slots}
     normed = [entry.path for entry in [*entries, *rest] if re.search(r"(?i)\b(?:q|k|query|key)_?(?:layer)?_?(?:norm|ln)\b", entry.path)]
     more = normed or [entry.path for entry in entries if entry.path not in held]
@@ -325,52 +328,6 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     if flags and subject.task not in tasks.CAUSAL and "causal" not in roles.values():
         subject.helpers["callers"] += (flags[0].name,)
     subject.has["dropout"] = building.dropout_of(subject.prototype, given)
-
-
-def _smaller(subject: Subject, values: dict[str, Any], own: dict[str, Any]) -> list[Subject]:
-    """The same code at the smallest sizes that it can have, one or two, for a counter-example of few numbers; none where its sizes are
-    its own, or its task has such numbers anyway. `values`, `own`: of its constructor (building.values_for)."""
-    embed, heads, kv_heads, dim, _ = subject.sizes
-    parts = tasks.TASKS[subject.task].parts
-    if subject.task in tasks.PARTS or not (subject.task in tasks.LAYERS or {"rope", "backward", "dropout", "lm"} & {*parts}):
-        return []
-    if heads == 1 or subject.task not in tasks.LAYERS:
-        sizes = [Sizes(3 if dim < embed else 2, 1, 1, 4 if "rope" in parts else 2)]
-    else:  # groups show with two of two heads, the scale with a head of more than one number
-        sizes = [Sizes(4, 2, 2 if kv_heads == heads else 1, 2)] + [Sizes(4, 4, 2, 1)] * (1 < kv_heads < heads and "rope" not in parts)
-    found = []
-    for one in sizes:
-        with contextlib.suppress(Stop, *FAILURES):
-            found.append(_at_sizes(subject, one, values, own))
-    return [one for one in found if one is not None]
-
-
-def _at_sizes(subject: Subject, sizes: Sizes, values: dict[str, Any], own: dict[str, Any]) -> Subject | None:
-    """None where it cannot have them."""
-    if subject.prototype is None:
-        fixed = sizes.heads > 1 and not any(one.takes("num_heads") for one in subject.bindings.values())
-        return None if fixed else dataclasses.replace(subject, sizes=sizes)
-    kinds = {*building.settings_of(subject.thing).values()} if subject.kind == "class" else set()
-    if not subject.assignments:
-        return dataclasses.replace(subject, sizes=sizes) if subject.task == "dropout" else None
-    if not kinds & {"embed", "config"} or (sizes.heads > 1 and not kinds & {"heads", "config"}):
-        return None
-    values = {**values, **sizes.known(), "hidden": 2}
-    thing, given, _ = building.build(subject.thing, values, own, subject.people)
-    mine, rest = parameters.collect(thing)
-    shapes = {one.path: one.shape for one in mine + rest}
-    if subject.task == "block":
-        block = blocks.of_block(mine, rest)
-        if block is None:
-            return None
-        sizes, mine = sizes._replace(hidden=block.hidden), block.rest
-    if building.sizes_of(thing, mine, subject.task, values, given) != sizes._replace(hidden=0):
-        return None
-    assignments = []
-    for label, slots, convention in subject.assignments:
-        kept = [slot for slot in slots if slot.head is None or slot.head < sizes.heads_of(slot.letters[0])]
-        assignments.append(Assignment(label, [slot._replace(shape=shapes[slot.path]) for slot in kept], convention))
-    return dataclasses.replace(subject, prototype=thing, sizes=sizes, assignments=assignments)
 
 
 def as_json(subject: Subject) -> dict[str, Any]:
