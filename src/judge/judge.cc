@@ -119,6 +119,7 @@ class Trial {
     // What only several calls show is asked of a task's first function.
     if (others || (!is_forward(probe) && task_.answers.front() != whole.answers.front())) return;
     if (!is_forward(probe)) {
+      if (!text("traceback").empty()) fails_ = text("traceback");
       later_.push_back(std::move(one));
       return;
     }
@@ -313,7 +314,7 @@ class Trial {
   }
 
   /// The second of two calls; `changed_`: inputs after one; `apart_`: keys and values of their own; `finite_`: a bias;
-  /// `masked_`: with the mask of the first; `later_`: after fewer tokens; `other_`: with its other mask.
+  /// `masked_`: with the mask of the first; `later_`, `alone_`: after fewer tokens, sequences; `other_`: another mask.
   void twice(const Case& one, const Choices& spelling) {
     static constexpr std::array<std::string_view, 3> kCalls[] = {
         {"changed_", "inputs-changed", "the call changes its input "},
@@ -322,7 +323,8 @@ class Trial {
         {"half_", "fill-beyond-half", "NaN in float16"},
         {"", "state-left-behind", "the second call with the same input gives another output"},
         {"masked_", "inputs-changed", "the call changes its mask"},
-        {"later_", "state-left-behind", "after a call with a token fewer it gives another output"},
+        {"later_", "state-left-behind", "after a call with a token fewer it gives another output, or fails"},
+        {"alone_", "state-left-behind", "after a call with one sequence it gives another output, or fails"},
         {"other_", "other-mask", "keys that its other mask hides change the output"}};
     const std::optional<Work> work = run_with(task_, spelling, *one.probe);
     for (const auto& [mark, id, says] : kCalls) {
@@ -332,10 +334,12 @@ class Trial {
         if (!name.starts_with(mark) || !(input || (work && work->has(of) && of != "weights"))) continue;
         const Array& expected = input ? one.probe->at(of) : work->at(of);
         if (matches(expected, given)) continue;
+        const bool fails = !fails_.empty() && std::isnan(given.values[0].value);
         finding_.checks.push_back(
             {mark == "half_" ? "float16" : "called twice", false, std::string(says) + (input ? of : "")});
         if (!finding_.verdict.empty()) return;
         finding_.evidence = row_text(of, expected, given, *difference(expected, given));
+        if (fails) finding_.evidence = std::string(says) + "\n", finding_.traceback = fails_;
         return add_named(id);
       }
     }

@@ -1,4 +1,4 @@
-"""What shows at other sizes alone: right only as far as the first call goes."""
+"""What shows at other sizes and in later calls alone: right only as far as the first call goes."""
 
 from __future__ import annotations
 
@@ -47,3 +47,11 @@ def test_a_layer_that_ignores_its_sizes_is_wrong(tmp_path: Path) -> None:
     plain = layer("MultiHeadAttention", "num_heads", "num_heads", "num_heads")
     assert found(tmp_path, plain) == ["right"] and found(tmp_path, plain, task="gqa") == ["wrong", "size-not-followed"]
     assert found(tmp_path, layer("MultiHeadAttention", "num_heads", "3", "3")) == ["wrong", "size-not-followed"]
+
+
+@pytest.mark.parametrize("kept", ["self.hidden = torch.ones(L, L).triu(1).bool() if self.hidden is None else self.hidden", "self.batch = B"])
+def test_what_a_first_call_keeps_is_seen_by_one_of_another_size(tmp_path: Path, kept: str) -> None:
+    hides = "; s = s.masked_fill(torch.ones(L, L).triu(1).bool() if self.hidden is None else self.hidden, -1e9)"
+    text = layer("CausalAttention", "num_heads", "num_heads", "num_heads", kept + hides)
+    text = text.replace("B, L, E = x.shape", "L, E = x.shape[1:]; B = self.batch or x.shape[0]")
+    assert found(tmp_path, text) == ["wrong", "state-left-behind"]

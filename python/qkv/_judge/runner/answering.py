@@ -48,7 +48,7 @@ def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
         given = not subject.helpers["asked"] and "out" in found and has_more_keys(tensors)
         if given and found["out"].shape[-2:-1] == tensors["k"].shape[-2:-1]:  # a row for each key
             raise Skipped(SQUARE)
-        return found, {}
+        return found, subject.helpers.pop("fails", {})
     except Skipped as reason:
         return {}, {"skipped": str(reason)}
     except FAILURES as error:
@@ -205,7 +205,7 @@ def _twice(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
     call()
     changed = [name for name, value in leaves.items() if not np.array_equal(to_numpy(value), tensors[name])]
     answers = {**_out(subject, call(), tensors), **{f"changed_{name}": to_numpy(leaves[name]) for name in changed}}
-    for other in (_apart, _in_half, _finite, _after_fewer, _one_mask, _other_mask):
+    for other in (_apart, _in_half, _finite, _after_another, _one_mask, _other_mask):
         with contextlib.suppress(*FAILURES):
             answers |= other(subject, tensors, metadata, assignment)
     return answers
@@ -227,17 +227,26 @@ def _apart(subject: Subject, tensors: Tensors, metadata: Words, assignment: int)
     return {"apart_out": _out(subject, _prepared(subject, tensors, metadata, assignment, more=given)[0](), tensors)["out"]}
 
 
-def _after_fewer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
-    """An object that was called with a token fewer before: what was made once must serve longer inputs too."""
+def _after_another(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """An object that was called with a token fewer before, or with one sequence: what was made once must serve other sizes too. NaN
+    where it fails then, and not as new."""
     if subject.prototype is None or subject.task not in LAYERS or subject.task in STEPPED or {"x", "memory"} & set(tensors) != {"x"}:
         return {}
-    fewer = {**tensors, "x": tensors["x"][:, :-1]}
-    if "mask" in tensors:
-        fewer["mask"] = tensors["mask"][..., :-1, :-1]
-    call, target, _ = _prepared(subject, tensors, metadata, assignment)
-    binding = subject.binding_for()
-    subject.call(binding, target, subject.values(binding, fewer, metadata, subject.leaves(fewer)), fewer)
-    return {"later_out": _out(subject, call(), tensors)["out"]}
+    found: Tensors = {}
+    for name, batch, tokens in (("later_out", np.s_[:], np.s_[:-1]), ("alone_out", np.s_[:1], np.s_[:])):
+        fewer = {**tensors, "x": tensors["x"][batch, tokens]}
+        if "mask" in tensors:
+            fewer["mask"] = tensors["mask"][batch, ..., tokens, tokens]
+        call, target, _ = _prepared(subject, tensors, metadata, assignment)
+        binding = subject.binding_for()
+        with contextlib.suppress(*FAILURES):  # of these sizes alone
+            subject.call(binding, target, subject.values(binding, fewer, metadata, subject.leaves(fewer)), fewer)
+            try:
+                found[name] = _out(subject, call(), tensors)["out"]
+            except FAILURES as error:
+                found[name] = np.full(subject.expected(tensors), np.nan)
+                subject.helpers["fails"] = {"traceback": failure(subject, error)["traceback"]}
+    return found
 
 
 def _all_visible(tensors: Tensors) -> Tensors:
