@@ -194,7 +194,8 @@ DropoutFinding trained(const Shown& s) {
   const double keep = 1 - s.p;
   if (s.p <= 0) {
     const bool same = s.every([&](const Element& one) { return agrees(one.weight, one.got, s.unit); });
-    return {same, same ? "" : "dropout-other-rate", same ? "p = 0: nothing is dropped" : "p = 0, and weights change"};
+    const bool drops = !same && Zeros(s).count > 0;  // without zeros something else changes in training
+    return {same, drops ? "dropout-other-rate" : "", same ? "p = 0: nothing is dropped" : "p = 0, and weights change"};
   }
   for (const double factor : {1 / keep, 1.0, 1 / s.p, keep, s.p, 1 / (keep * keep)}) {
     if (zero_or(s, Number(factor, 2 * factor))) return by_zeros(s, factor);

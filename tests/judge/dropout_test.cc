@@ -40,8 +40,12 @@ TEST(JudgeDropout, NothingDroppedIsRightForPZero) {
   const Work work = run(dropout().textbook, probe);
   Array out = calls(work, 5);
   EXPECT_TRUE(judge_dropout(work, out, 0x1p-24).right);
+  Array other = out;  // noise, another precision: no dropout
+  for (Index n = 0; n < out.count(); ++n) other[n] = out[n] * Number(1.001);
+  EXPECT_FALSE(judge_dropout(work, other, 0x1p-24).right);
+  EXPECT_EQ(judge_dropout(work, other, 0x1p-24).id, "");
   for (Index n = 0; n < out.count(); n += 3) out[n] = 0;
-  EXPECT_FALSE(judge_dropout(work, out, 0x1p-24).right);
+  EXPECT_EQ(judge_dropout(work, out, 0x1p-24).id, "dropout-other-rate");
 }
 
 TEST(JudgeDropout, OutputsOfOtherSizesAreNoCrash) {

@@ -250,7 +250,7 @@ def _listed(weights: dict[str, Any]) -> Any:
 
 
 def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
-    """The rate that the object was asked for, where it has a dropout; None without one."""
+    """The rate that the object was asked for, whether it drops anything or not; None where nobody speaks of one."""
     asked = [value for name, value in given.items() if names.setting(name) == "dropout"]
     parts = list(thing.modules()) if is_module(thing) else [thing]
     rates = [float(part.p) for part in parts if is_module(part) and isinstance(part, torch_of().nn.Dropout)]
@@ -258,7 +258,7 @@ def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
     rates += [value for name, value in kept if names.setting(name) == "dropout" and (value > 0 or asked)]
     wanted = [value for value in asked if isinstance(value, float)]
     if not rates:
-        return next(iter(_called_dropout(type(thing))), None)
+        return next(iter(wanted + _called_dropout(type(thing))), None)
     return rates[0] if not wanted or rates[0] in wanted else wanted[0]
 
 
