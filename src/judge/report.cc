@@ -106,10 +106,16 @@ void add_convention(Finding& finding, const std::string& id) {
   if (finding.verdict == "right") finding.verdict = "convention";
 }
 
+/// The file says what its mask's True means: no other reading is right.
+constexpr const char* kSaid = "the file says of its mask: True may attend";
+
 /// What would be a convention is a mistake where the code's own words say otherwise, and a mistake that they announce
 /// is a convention.
 void keep_promises(Finding& finding, const std::vector<std::string>& promised) {
   const auto says = [&](const auto& one) { return std::ranges::find(promised, one.id) != promised.end(); };
+  if (std::ranges::find(promised, "mask-true-shows") != promised.end() && finding.mistakes.size() == 1 &&
+      finding.mistakes[0].id == "mask-polarity")
+    finding.notes.emplace_back(kSaid);
   const auto is_of_pairs = [](const Convention& one) { return one.id.starts_with("rope-interleaved"); };
   const bool halves = finding.right() && std::ranges::none_of(finding.conventions, is_of_pairs);
   for (const std::string& id : promised) {
@@ -157,8 +163,9 @@ std::string first_line(const Finding& finding, bool hint) {
   if (finding.mistakes.size() > 1) return "wrong: " + std::to_string(finding.mistakes.size()) + " mistakes together";
   const std::string& id = finding.mistakes.front().id;
   if (hint) return "wrong";
-  // What a mask's True means is said by its name, or by nothing: the code is right by the other reading.
-  if (id == "mask-polarity") {
+  // What a mask's True means is said by its name, by the file, or by nothing: then it is right by the other reading.
+  const bool said = std::ranges::find(finding.notes, kSaid) != finding.notes.end();
+  if (id == "mask-polarity" && !said) {
     const bool hides =
         std::ranges::find(finding.conventions, "mask-true-hides", &Convention::id) != finding.conventions.end();
     const std::string hidden = "1 means hidden", visible = "1 means visible";

@@ -343,6 +343,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
     untried += [f"{one[0]} != {one[1]}" for one in tiles if len(one) > 1]
     untried += ["training from A = B = 0"] if getattr(subject.thing, "still", False) else []
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
+    promised = promised_by(subject.thing) + ["mask-true-shows"] * subject.helpers.get("said", False)
     untried += ["fewer heads of k and v"] if subject.helpers.get("ungrouped") else []
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
@@ -350,6 +351,6 @@ def as_json(subject: Subject) -> dict[str, Any]:
         "sizes": subject.sizes.known(), "small": [one.sizes.known() for one in subject.small],
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
-        "conventions": conventions, "promised": promised_by(subject.thing), "notes": subject.notes,
+        "conventions": conventions, "promised": promised, "notes": subject.notes,
         "untried": list(dict.fromkeys(untried)),
     }  # fmt: skip

@@ -294,6 +294,7 @@ def _try_masks(trial: Trial, shape: tuple[int, ...] | None, guessed: bool = Fals
             if tuple(result.out.shape) == (shape or subject.expected(tensors)):
                 subject.mask_form, hides = _meaning(trial, form, forms, mask, guessed)
                 _say_form(subject, argument, guessed)
+                subject.helpers["said"] = masks.said_by_file(argument, subject.thing)
                 return hides
             fallback = fallback or form
     if not forms:

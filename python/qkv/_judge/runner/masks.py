@@ -4,6 +4,7 @@ Not: which form it is (first_calls.py)."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -81,10 +82,19 @@ _VISIBLE = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_SEEN}|(?:可见|有效|保
 _ADDED = re.compile(r"-\s?inf|additive|added to|mask (?:is|gets) added|-1e\d", re.IGNORECASE)
 
 
+def said_by_file(argument: str, thing: Any) -> bool:
+    """Whether a file that `qkv practice` printed says of this mask, above its code, that True may attend."""
+    module = sys.modules.get(getattr(thing, "__module__", ""))
+    printed = module is not None and source_of(module).startswith("# qkv practice ")
+    return printed and bool(re.search(rf"(?m)^\s+{argument}\s.*\bTrue: [^.\n]*\bmay attend", module.__doc__ or ""))
+
+
 def meaning_of(argument: str, *documented: Any) -> set[str]:
     """What a function and its class say of a mask in docstrings and comments, and its name: "hides" (True does), "visible" (True
     is, also where 1 - mask is what hides), "added" (to the scores); "hides it", "shows it", "float" where a docstring says so of this
-    argument, or a comment where nothing else is called so later."""
+    argument, or a comment where nothing else is called so later. An exercise's own words count alone."""
+    if any(said_by_file(argument, one) for one in documented):
+        return {"visible", "shows it"}
     text, source = (" ".join(map(one, documented)) for one in (told, source_of))
     inverted = re.search(rf"\b1(?:\.0*)?\s*-\s*{argument}\b", source)
     text += " 1: visible" if inverted and not _HIDES.search(text) else ""
