@@ -64,7 +64,9 @@ struct Report {
     const auto names = [this](std::string_view label, const std::vector<std::string>& list) {
       if (!list.empty()) line(style.faint(wrapped(std::string(label) + one_line(joined(list)))));
     };
-    if (finding.right()) return names(std::to_string(made.size()) + " checks: ", made), names("not asked: ", skipped);
+    if (finding.right())
+      return names(std::to_string(made.size()) + (made.size() == 1 ? " check: " : " checks: "), made),
+             names("not asked: ", skipped);
     names("not right: ", wrong);
     names("right: ", made);
     for (const Check& check : finding.checks) {
@@ -195,6 +197,18 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
     const std::vector<Answer> given = answers(n);
     Finding finding = judge(subject.task, probes, given, turn == count || count == 1);
     finding.untried = subject.untried;
+    // A program of any language says itself what is not for it: a mask, a gradient; the rest is the task.
+    const auto needed = [&](const Check& one) {
+      const auto of =
+          std::ranges::find_if(probes, [&](const StateDict& p) { return p.metadata.at("name") == one.name; });
+      if (one.asked || of == probes.end() || of->contains("mask") || value_of(of->metadata, "causal") == "1")
+        return false;
+      const std::string call = value_of(of->metadata, "call");
+      return call == "forward" || call == "steps" || call == "train-steps";
+    };
+    for (const Check& one : finding.checks) {
+      if (subject.name.empty() && needed(one)) finding.untried.push_back(one.name);
+    }
     if (!given.empty()) {
       // The last answer knows of all before it which branches none of them went through.
       std::istringstream unrun(value_of(given.back().tensors.metadata, "unrun"));

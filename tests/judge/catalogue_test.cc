@@ -158,6 +158,33 @@ TEST(Catalogue, AnOutputThatIsTheSameEverywhereNamesNoMistake) {
   }
 }
 
+TEST(Catalogue, WhatAProgramSkipsIsSaid) {
+  const auto first = [](const std::function<bool(const Probe&)>& skips) {
+    std::vector<StateDict> probes;
+    std::vector<Answer> answers;
+    for (const Probe& probe : find_task("sdpa")->probes(find_task("sdpa")->sizes, 1)) {
+      Answer& answer = answers.emplace_back();
+      const bool later = probe.call("gradient") || probe.call("twice");
+      if (later || skips(probe))
+        answer.tensors.metadata["skipped"] = "no";
+      else
+        answer.tensors.add("out", to_tensor(run(find_task("sdpa")->textbook, probe).at("out")));
+      probes.push_back(to_state(probe));
+    }
+    Subject subject;
+    subject.task = "sdpa";
+    const Finding finding = judge_readings(subject, probes, [&](std::size_t) { return std::move(answers); });
+    return report(
+        finding, false, {[](auto text) { return std::string(text); }, [](auto text) { return std::string(text); }});
+  };
+  EXPECT_TRUE(first([](const Probe& p) { return p.has("mask"); }).starts_with("right\n"));
+  EXPECT_TRUE(first([](const Probe& p) {
+    return p.has("mask") || p.text("name") == "one token";
+  }).starts_with("right, as far as asked: one token was never tried\n"));
+  const std::string one = first([](const Probe& p) { return p.text("name") != "plain"; });
+  EXPECT_TRUE(one.starts_with("right, as far as asked: ") && one.find("1 check: plain") != std::string::npos) << one;
+}
+
 TEST(Catalogue, EverySentenceAndHintIsChineseToo) {
   for (const Entry& entry : catalogue()) {
     for (const std::string& text : {with_number(entry.says, -0.25), std::string(entry.hint)}) {

@@ -116,6 +116,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             other_mask(trial)
             subject.helpers["square"] = only_square(trial)
             subject.helpers["ungrouped"] = _ungrouped(trial)
+            subject.helpers["callers"] += (*_axis(trial),)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
@@ -197,6 +198,23 @@ def _ungrouped(trial: Trial) -> bool:
         shared, repeated = (to_numpy(trial.call(way).out) for way in ways)
         return not np.allclose(shared, repeated)
     return False
+
+
+def _axis(trial: Trial) -> list[str]:
+    """Of a function of rows with an axis that may be missing what no probe asks: what it gives without one, another one."""
+    binding = trial.binding
+    if not binding.takes("axis") or binding.requires("axis"):
+        return []
+    name, x = binding.argument("axis"), next(iter(trial.subject.leaves(trial.ran).values()))
+
+    def same(array: Any, turned: bool, **given: int) -> bool:
+        out = to_numpy(binding.function(array, **given))
+        return np.allclose(out.swapaxes(0, 1) if turned else out, to_numpy(binding.function(x, **{name: -1})))
+
+    with contextlib.suppress(*FAILURES):
+        without, other = same(x, False), same(x.swapaxes(0, 1), True, **{name: 0})
+        return [f"{binding.name} without {name}"] * (not without) + [f"{name}=0"] * (not other)
+    return []
 
 
 def _readings(trial: Trial) -> None:
@@ -341,6 +359,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
     untried += subject.helpers["callers"]
     tiles = [[name for name, role in one.roles.items() if role == "block_size"] for one in subject.bindings.values()]
     untried += [f"{one[0]} != {one[1]}" for one in tiles if len(one) > 1]
+    untried += [own[0] for one, own in zip(subject.bindings.values(), tiles) if own and not any(reads(one.function, name) for name in own)]
     untried += ["training from A = B = 0"] if getattr(subject.thing, "still", False) else []
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
     promised = promised_by(subject.thing) + ["mask-true-shows"] * subject.helpers.get("said", False)

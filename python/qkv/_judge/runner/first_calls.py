@@ -132,10 +132,11 @@ def first_call(trial: Trial) -> None:
     if binding.requires("mask"):
         return _try_mask_in_slices(trial, None)
     plain = _plain(trial)
-    if subject.slices is not None:
-        subject.notes.append(subject.slices.note)
-    if subject.dtype == "float32":
-        subject.notes.append("judged in float32: it does not run in float64")
+    subject.notes += [subject.slices.note] if subject.slices is not None else []
+    subject.notes += ["judged in float32: it does not run in float64"] if subject.dtype == "float32" else []
+    found, wanted = ([*shape] for shape in (plain.out.shape, subject.expected(trial.ran)))
+    if subject.slices is None and len(found) > len(wanted) and [n for n in found if n > 1] == [n for n in wanted if n > 1]:
+        subject.notes.append(f"it returns {found}, and not {wanted}: axes of size 1 are too many")
     if plain.weights_first:
         subject.conventions.append("weights-first")
     if subject.task not in MASKED and not (subject.task == "block" and binding.takes("mask")):
@@ -334,7 +335,8 @@ def _meaning(trial: Trial, chosen: masks.Form, forms: list[masks.Form], mask: np
     if added and contract and "added" not in says:
         subject.notes.append(f"right if {argument} holds 0 and -inf, to be added to the scores: the task's is bool")
         added = None
-    if "hides it" in says and "added" not in says:
+    either = added and "float" not in says and any(keeps(form._replace(hides=True)) for form in forms if form.dtype == "bool")
+    if "added" not in says and ("hides it" in says or either):  # True for hidden does as well, and nobody says which is meant
         added = None
     found = found or added
     return found or chosen, found is not None
