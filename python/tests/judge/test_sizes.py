@@ -86,5 +86,7 @@ def test_an_exercise_says_what_its_mask_means(tmp_path: Path) -> None:
 def test_training_that_drops_nothing(tmp_path: Path) -> None:
     unused = layer("MultiHeadAttention", "num_heads, dropout=0.1", "num_heads", "num_heads")
     assert found(tmp_path, unused) == ["wrong", "dropout-never"]
+    off = exchanged(subject_of(tmp_path, unused.replace("dropout=0.1", "dropout=0.0")))[1]
+    assert off.startswith("right, as far as asked: dropout was never tried")
     noise = layer("MultiHeadAttention", "num_heads", "num_heads", "num_heads", "s = s + self.training * torch.randn_like(s)")
     assert found(tmp_path, noise) == ["unknown"]

@@ -258,6 +258,8 @@ def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
     rates += [value for name, value in kept if names.setting(name) == "dropout" and (value > 0 or asked)]
     wanted = [value for value in asked if isinstance(value, float)]
     if not rates:
+        off = {one.name for one in arguments_of(type(thing)) if not one.default}  # by its default nobody asks for any
+        wanted = [value for name, value in given.items() if names.setting(name) == "dropout" and name not in off and isinstance(value, float)]
         return next(iter(wanted + _called_dropout(type(thing))), None)
     return rates[0] if not wanted or rates[0] in wanted else wanted[0]
 

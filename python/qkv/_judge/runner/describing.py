@@ -346,6 +346,8 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     if flags and subject.task not in tasks.CAUSAL and "causal" not in roles.values():
         subject.helpers["callers"] += (flags[0].name,)
     subject.has["dropout"] = building.dropout_of(subject.prototype, given)
+    if subject.has["dropout"] is None:  # taken, and off by its default
+        subject.helpers["callers"] += tuple(name for name in given if names.setting(name) == "dropout")
 
 
 def as_json(subject: Subject) -> dict[str, Any]:
