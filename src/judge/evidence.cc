@@ -109,6 +109,32 @@ std::string everywhere(const std::vector<Case>& cases) {
   return (std::isnan(*first) ? "NaN" : number_text(*first)) + " everywhere";
 }
 
+Apart apart(const Task& task, const Choices& choices, const std::vector<Case>& cases) {
+  Apart far;
+  for (const Case& one : cases) {
+    const std::optional<Work> work = run_with(task, choices, *one.probe);
+    for (const auto& [name, given] : one.answers) {
+      for (Index i = 0; work && work->has(name) && i < given.values.count(); ++i) {
+        const Number& expected = work->at(name)[i];
+        if (!std::isfinite(expected.value)) continue;
+        const double difference = std::fabs(expected.value - given.values[i].value);
+        far.most = std::max(far.most, difference);
+        far.share = std::max(far.share, difference / bound_of(expected, given.unit));
+      }
+    }
+  }
+  return far;
+}
+
+bool are_scores(const Work& work, const Given& given) {
+  Array scores = work.at("scores");
+  if (!work.has("visible") || given.values.count() != scores.count()) return false;
+  for (Index i = 0; i < scores.count(); ++i) {
+    if (work.at("visible")[i].value == 0) scores[i] = given.values[i];
+  }
+  return matches(scores, given);
+}
+
 std::vector<std::string> situation(std::span<const Check> checks, const std::vector<Case>& cases) {
   using Holds = bool (*)(const Probe&);
   static constexpr std::pair<Holds, const char*> kSituations[] = {

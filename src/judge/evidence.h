@@ -23,6 +23,13 @@ std::string heading(const Probe& probe);
 std::string row_text(const std::string& name, const Array& expected, const Given& given, const Difference& at);
 /// "NaN everywhere", "0 everywhere": no mistake is named by an output that nothing could change.
 std::string everywhere(const std::vector<Case>& cases);
+/// How far the answers are from the textbook with these choices at most, and as a share of a bound.
+struct Apart {
+  double most = 0, share = 0;
+};
+Apart apart(const Task& task, const Choices& choices, const std::vector<Case>& cases);
+/// Whether these are the scores; hidden ones may be anything: they are returned before the mask, or after it.
+bool are_scores(const Work& work, const Given& given);
 /// The one thing that all cases that went wrong have, and none of the others, as a note; none where there is nothing.
 std::vector<std::string> situation(std::span<const Check> checks, const std::vector<Case>& cases);
 

@@ -42,3 +42,18 @@ def test_a_mask_that_may_hide_and_may_be_added_is_right_by_one_reading(tmp_path:
         """
     assert exchanged(subject_of(tmp_path, text.format("pass")))[1].startswith("right if 1 means hidden; wrong if 1 means visible")
     assert exchanged(subject_of(tmp_path, text.format("# mask: 0 or -inf, added to the scores")))[0]["verdict"] == "convention"
+
+
+@pytest.mark.parametrize(("added", "verdict"), [("1e-4", "unknown"), ("1e-5", "right"), ("1e-6", "right"), ("1e-8", "right")])
+def test_a_small_number_that_is_added_is_said(tmp_path: Path, added: str, verdict: str) -> None:
+    text = """
+        import numpy as np
+        def mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads):
+            B, L, E = x.shape
+            q, k, v = (y.reshape(B, L, num_heads, -1).swapaxes(1, 2) for y in (x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v))
+            s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+            e = np.exp(s - s.max(-1, keepdims=True))
+            return (e / (e.sum(-1, keepdims=True) + ADDED) @ v).swapaxes(1, 2).reshape(B, L, E) @ W_o + b_o
+        """
+    found = exchanged(subject_of(tmp_path, text.replace("ADDED", added)))[0]
+    assert found["verdict"] == verdict and found["notes"][-1].endswith("float32 somewhere, or a small number that is added")
