@@ -1,5 +1,5 @@
-"""Makes an object of a person's class: arguments of the constructor by the usual names, or by --init; sizes as they came out. Not:
-parameters (parameters.py), calls (calling.py)."""
+"""Makes an object of a person's class: arguments of the constructor by the usual names, or by --init; sizes as they came out, and the
+same object at other sizes. Not: parameters (parameters.py), calls (calling.py)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from . import names
+from . import blocks, names, parameters
 from .errors import FAILURES, People, Stop, plainly
 from .frameworks import framework_of, from_numpy, is_array, is_module, named, source_of, torch_of
 from .match import arguments_of, required, ways
 from .slicing import FULL_BATCH
 from .slots import Sizes, numbers
-from .tasks import CAUSAL, SINGLE, STEPPED, TASKS, TURNED
+from .subject import Subject
+from .tasks import CAUSAL, LAYERS, PARTS, SINGLE, STEPPED, TASKS, TURNED
 
 DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch_first": True, "batch": FULL_BATCH, "device": "cpu",
             "bias": True, "tile": 3}  # fmt: skip
@@ -273,3 +274,50 @@ def _called_dropout(cls: type) -> list[float]:
     calls = [one for one in calls if getattr(one.func, "attr", getattr(one.func, "id", "")) == "dropout" and len(one.args) + len(one.keywords) > 1]
     rates = [next((word.value for word in one.keywords if word.arg == "p"), one.args[1] if len(one.args) > 1 else None) for one in calls]
     return [rate.value if isinstance(rate, ast.Constant) else 0.5 for rate in rates if rate is None or isinstance(rate, ast.Constant)]
+
+
+def smaller(subject: Subject, values: dict[str, Any], own: dict[str, Any]) -> list[Subject]:
+    """The same code at the smallest sizes that it can have, for a counter-example of few numbers, and since one size shows little; none
+    where its sizes are its own, or its task has such numbers anyway. `values`, `own`: of its constructor (values_for)."""
+    embed, heads, kv_heads, dim, _ = subject.sizes
+    parts = TASKS[subject.task].parts
+    if subject.task in PARTS or not (subject.task in LAYERS or {"rope", "backward", "dropout", "lm"} & {*parts}):
+        return []
+    if heads == 1 or subject.task not in LAYERS:
+        sizes = [Sizes(3 if dim < embed else 2, 1, 1, 4 if "rope" in parts else 2)]
+    else:  # groups show with two of two heads, the scale with a head of more than one number
+        sizes = [Sizes(4, 2, 2 if kv_heads == heads else 1, 2)] + [Sizes(4, 4, 2, 1)] * (1 < kv_heads < heads and "rope" not in parts)
+        sizes += [Sizes(6 * width, 6, 2, width) for width in (2 if "rope" in parts else 1,) if 1 < kv_heads < heads]  # groups of three
+    found = []
+    for one in sizes:
+        with contextlib.suppress(Stop, *FAILURES):
+            found.append(_at_sizes(subject, one, values, own))
+    return [one for one in found if one is not None]
+
+
+def _at_sizes(subject: Subject, sizes: Sizes, values: dict[str, Any], own: dict[str, Any]) -> Subject | None:
+    """None where it cannot have them."""
+    if subject.prototype is None:
+        fixed = sizes.heads > 1 and not any(one.takes("num_heads") for one in subject.bindings.values())
+        return None if fixed else dataclasses.replace(subject, sizes=sizes)
+    kinds = {*settings_of(subject.thing).values()} if subject.kind == "class" else set()
+    if not subject.assignments:
+        return dataclasses.replace(subject, sizes=sizes) if subject.task == "dropout" else None
+    if not kinds & {"embed", "config"} or (sizes.heads > 1 and not kinds & {"heads", "config"}):
+        return None
+    values = {**values, **sizes.known(), "hidden": 2}
+    thing, given, _ = build(subject.thing, values, own, subject.people)
+    mine, rest = parameters.collect(thing)
+    shapes = {one.path: one.shape for one in mine + rest}
+    if subject.task == "block":
+        block = blocks.of_block(mine, rest)
+        if block is None:
+            return None
+        sizes, mine = sizes._replace(hidden=block.hidden), block.rest
+    if sizes_of(thing, mine, subject.task, values, given) != sizes._replace(hidden=0):
+        return None
+    assignments = []
+    for label, slots, convention in subject.assignments:
+        kept = [slot for slot in slots if slot.head is None or slot.head < sizes.heads_of(slot.letters[0])]
+        assignments.append(parameters.Assignment(label, [slot._replace(shape=shapes[slot.path]) for slot in kept], convention))
+    return dataclasses.replace(subject, prototype=thing, sizes=sizes, assignments=assignments)

@@ -25,7 +25,6 @@ from .frameworks import framework_of, makes_triangle, named, reads, rounds, to_n
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
-from .smaller import smaller
 from .steps import memory_of, model_class
 from .subject import Subject, Way, square
 
@@ -146,7 +145,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     for function, _ in unfilled:  # one of two functions of a task
         del subject.bindings[function]
         subject.notes.append(f"{function} is not filled in yet")
-    subject.small = smaller(subject, values, own)
+    subject.small = building.smaller(subject, values, own)
     return subject
 
 
