@@ -10,7 +10,7 @@ import re
 import tree
 
 JUDGE, TOOL = tree.ROOT / "src/judge/text", tree.ROOT / "cli/support/zh"
-TASKS = tree.ROOT / "python/qkv/_judge/runner/tasks.txt"
+TASKS = tree.ROOT / "python/qkv/_judge/runner/contracts/tasks.txt"
 EXERCISES = tree.ROOT / "cli/practice/exercises"
 LESSON = tree.ROOT / "lesson/text"
 HAN = r"[\u3400-\u9fff]"

@@ -18,10 +18,10 @@ import numpy as np
 from .. import _engine
 from .runner import files
 from .runner.answering import answer
+from .runner.contracts.tasks import FUNCTIONS
 from .runner.describing import as_json, subject_of_file, subject_of_object
 from .runner.errors import People, Stop
 from .runner.subject import Subject
-from .runner.tasks import FUNCTIONS
 from .runner.trace.where import find_line
 
 __all__ = ["Check", "Convention", "Finding", "Mistake", "judge"]

@@ -50,7 +50,8 @@ def functions(tmp_path: Path, *texts: str, **request: object) -> object:
     ],
 )
 def test_names_and_arguments_say_the_task(name: str, arguments: str, task: str) -> None:
-    from qkv._judge.runner import match, names
+    from qkv._judge.runner import match
+    from qkv._judge.runner.contracts import names
 
     roles = [names.argument(part.split("=")[0].strip()) for part in arguments.split(",")]
     assert match.fitting(name, {role for role in roles if role}) == task

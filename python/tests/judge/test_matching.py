@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from qkv._judge.runner import names
+from qkv._judge.runner.contracts import names
 from qkv._judge.runner.describing import as_json
 from qkv._judge.runner.errors import Stop
 from support_judge import SOFTMAX, right, subject_of

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from .calling import Result, array_of
+from .contracts.tasks import FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS
 from .errors import FAILURES, Stop, line_of
 from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_of
 from .masks import beyond
 from .slots import Tensors, Words
 from .steps import stepped, train_steps
 from .subject import SQUARE, Skipped, Subject, causal_mask, has_more_keys, lengths, padding_mask, square
-from .tasks import FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS
 
 Answer = tuple[Tensors, dict[str, str]]
 

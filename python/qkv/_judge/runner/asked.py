@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
-from . import building, names
+from . import building
 from .calling import ROLES, Binding
+from .contracts import names
+from .contracts.tasks import FUNCTIONS
 from .errors import Stop
 from .match import arguments_of
-from .tasks import FUNCTIONS
 
 #: A matrix or a bias of a layer, or several in one.
 _PARAMETER = re.compile("[Wb]_[qkvoamugd]+")

@@ -7,7 +7,7 @@ import re
 import sys
 from typing import Any, NamedTuple
 
-from . import names
+from .contracts import names
 from .frameworks import code_of, is_module, named, parts_of
 from .parameters import Entry
 from .slots import Slot

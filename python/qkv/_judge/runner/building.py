@@ -14,14 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from . import blocks, names, parameters
+from . import blocks, parameters
+from .contracts import names
+from .contracts.tasks import CAUSAL, LAYERS, PARTS, SINGLE, STEPPED, TASKS, TURNED
 from .errors import FAILURES, People, Stop, plainly
 from .frameworks import framework_of, from_numpy, is_array, is_module, named, source_of, torch_of
 from .match import arguments_of, required, ways
 from .slicing import FULL_BATCH
 from .slots import Sizes, numbers
 from .subject import Subject
-from .tasks import CAUSAL, LAYERS, PARTS, SINGLE, STEPPED, TASKS, TURNED
 
 DEFAULTS = {"dropout": 0.25, "context": 64, "vocab": 11, "base": 10000.0, "batch_first": True, "batch": FULL_BATCH, "device": "cpu",
             "bias": True, "tile": 3}  # fmt: skip

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from . import names
+from .contracts import names
+from .contracts.tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
 from .errors import Stop, plainly
 from .frameworks import is_array, named, reads, source_of, to_numpy
 from .match import arguments_of, readings, required, roles_of, ways
-from .tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
 
 #: What forward() of a class takes, in order; others: x and a mask, or q, k, v and a mask.
 _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], **dict.fromkeys(STEPPED, ["x", "cache"]), "rope": ["x", "positions"]}

@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from . import asked, blocks, building, match, names, parameters, parts, plain, tasks
+from . import asked, blocks, building, match, parameters, parts, plain
 from .calling import Binding
+from .contracts import names, tasks
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of

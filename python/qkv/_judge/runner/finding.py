@@ -11,9 +11,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-from . import match, names, parts, plain, tasks
+from . import match, parts, plain
 from .building import settings_of
 from .calling import keeps
+from .contracts import names, tasks
 from .errors import NoTask, People, Stop, plainly
 from .frameworks import is_module_class, named, reads, source_of
 from .match import arguments_of, required

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from . import masks, names
+from . import masks
 from .calling import Binding, beginnings, step_values
+from .contracts import names
+from .contracts.tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 from .errors import FAILURES, Stop
 from .frameworks import source_of, to_numpy, told
 from .slicing import ROWS, SWAPPED, TIME_FIRST, Slices, choices, choices_of_part, tokens_first
 from .slots import Sizes, Tensors
 from .steps import settle, train_steps, trial_tensors
 from .subject import Skipped, Subject, Way, causal_mask, has_more_keys, lengths, padding_mask, square
-from .tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 
 #: Of the inputs of these calls: all different, so that nothing fits by chance.
 BATCH, LENGTH, MEMORY = 2, 5, 7
@@ -32,8 +33,7 @@ def inputs_of(task: str, function: str, sizes: Sizes) -> Tensors:
                "P": heads * dim, "G": kv_heads * dim, "3E": 3 * embed, **({"F": hidden} if hidden else {})}  # fmt: skip
     axes = TASKS[task].tensors
     tensors: Tensors = {}
-    arguments = [name for name, _ in TASKS[task].functions[function]]
-    for name in arguments:
+    for name in (arguments := [name for name, _ in TASKS[task].functions[function]]):
         own = axes.get("dout_layer" if task == "backward" and name == "dout" and "x" in arguments else name)
         if name == "positions":
             tensors[name] = np.arange(LENGTH)

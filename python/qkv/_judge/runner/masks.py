@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import names
+from .contracts import names
+from .contracts.tasks import SINGLE
 from .frameworks import from_numpy, source_of, to_numpy, told, told_with_parts
 from .slots import Tensors
-from .tasks import SINGLE
 
 #: In the order of the first calls; tasks whose contract is [B, L, L] begin with that.
 SHAPES = ("[B, 1, L, L]", "[B, H, L, L]", "[B, L, L]", "[B, L]", "[L, L]", "[B, 1, 1, L]", "[B, 1, L]", "[B*H, L, L]")

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from . import names, plain
+from . import plain
+from .contracts import names
+from .contracts.tasks import FUNCTIONS, PARTS, SINGLE, TASKS, Task
 from .frameworks import dicts_of
-from .tasks import FUNCTIONS, PARTS, SINGLE, TASKS, Task
 
 
 def arguments_of(function: Any) -> list[inspect.Parameter]:

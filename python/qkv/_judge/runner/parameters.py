@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import match, names
+from . import match
+from .contracts import names
 from .errors import NoTask, Stop
 from .frameworks import is_array, is_module, is_tensor, torch_of
 from .slots import Sizes, Slot, axes_of, numbers

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from . import building, match, names, parameters
+from . import building, match, parameters
+from .contracts import names
+from .contracts.tasks import FUNCTIONS, PARTS, TASKS
 from .errors import People, Stop
 from .frameworks import arrays_in, is_module_class, to_numpy, torch_of
 from .frameworks import named as names_in
 from .match import arguments_of, required
-from .tasks import FUNCTIONS, PARTS, TASKS
 
 #: Functions that draw a token.
 _DRAWS = {"choice", "choices", "multinomial", "categorical", "Categorical"}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from . import tasks
+from .contracts import tasks
 from .frameworks import source_of
 
 

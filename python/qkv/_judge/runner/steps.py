@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from . import building, names
+from . import building
 from .calling import TURNS, Binding, after, array_of, keeps, resets_of, step_values
+from .contracts import names
+from .contracts.tasks import TASKS, TURNED
 from .errors import FAILURES, Stop
 from .frameworks import arrays_in, default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject, Way
-from .tasks import TASKS, TURNED
 
 #: Masks that code may want in each call: none, 0 and -inf that are added, True for visible, the same with four axes.
 MASKS = ("", "added", "bool", "bool4")

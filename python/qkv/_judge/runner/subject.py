@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import names
 from .calling import Binding, Result
+from .contracts import names
+from .contracts.tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
 from .masks import Form
 from .parameters import Assignment, get, put
 from .slicing import Slices, rebuilt
 from .slots import Sizes, Slot, Tensors, Words, block_shape, canonical, in_probe
-from .tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
 from .trace.branches import Branches
 
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from .. import names
+from ..contracts import names
 
 #: How the names of mistakes begin, and the argument that they are about.
 _ABOUT = {
