@@ -51,6 +51,17 @@ TYPED_TEST(Range, RowsOfAnySize) {
   worst.print("rows");
 }
 
+/// A sink far above the first keys leaves the later ones their weights.
+TYPED_TEST(Range, ASinkAboveTheFirstKeys) {
+  Worst worst;
+  AttentionCase each = base_case(MaskKind::kNone);
+  each.kv_len = 20;  // few keys are shifted by the first one's score
+  each.sinks = SinkKind::kUniform;
+  Problem<TypeParam> problem(each);
+  shift_scores(problem, [](Index, Index j) { return j < 10 ? -100 : -70; });
+  expect_within_bounds(problem, problem.c.name(), worst);
+}
+
 TYPED_TEST(Range, AMaximumThatMoves) {
   using T = TypeParam;
   Worst worst;

@@ -99,7 +99,8 @@ template <class T> inline void start_strip(const ForwardScratch<T>& w, Index str
 }
 
 /// Computes the natural lse from (row_max, row_sum) and the sink, divides out by the sum and transposes it back.
-/// row_sum becomes its reciprocal. Returns the lanes whose out holds NaN or infinity.
+/// row_sum becomes its reciprocal. Returns the lanes whose out holds NaN or infinity, or whose keys a sink far above the
+/// shift made 0.
 template <class T> inline std::uint32_t finish_strip(
     const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, const TypedRows<T>& out) {
   using V = typename Simd<T>::V;
@@ -114,6 +115,7 @@ template <class T> inline std::uint32_t finish_strip(
     store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
   }
   alignas(64) T total_max[strip_lanes<T>()], total[strip_lanes<T>()];  // with the sink
+  std::uint32_t lost = 0;
   for (int v = 0; v < vectors; ++v) {
     const V maximum = load<T>(row_max + v * n), l = load<T>(row_sum + v * n);
     const bool sinks = t.scores.sink != nullptr;
@@ -122,6 +124,7 @@ template <class T> inline std::uint32_t finish_strip(
     store<T>(total + v * n, whole.sum);
     const V share = whole.sum == V{} ? V{} : whole.share / whole.sum;
     store<T>(row_sum + v * n, share);
+    if (sinks) lost |= (bits_where<T>(share == V{}) & bits_where<T>(l > V{})) << (v * n);
   }
   log_sum_exp(total_max, total, r.ni, t.lse + first, t.lse_low == nullptr ? nullptr : t.lse_low + first);
   for (Index lane = 0; t.row_max2 != nullptr && lane < r.ni; ++lane) {
@@ -133,10 +136,10 @@ template <class T> inline std::uint32_t finish_strip(
     const V inverse = load<T>(row_sum + v * n);
     store<T>(w.rescale + v * n, inverse * factor);
   }
-  if (out.data == nullptr) return 0;
+  if (out.data == nullptr) return lost;
   T* panel = w.out_panels + first * t.v_head_dim;
   if (w.attended[r.strip] == 0) zero_panel(panel, t.v_head_dim);
-  return unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, out.data, out.stride);
+  return lost | unpack_transposed<T>(panel, strip_lanes<T>(), r.ni, t.v_head_dim, w.rescale, out.data, out.stride);
 }
 
 /// The scratch of a tile, or the sums of an earlier call.
@@ -224,11 +227,11 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   });
   const auto finish = [&](const StripRange& r) {
     const TypedRows<T> out = rows.out(t, w, r);
-    const std::uint32_t nonfinite = finish_strip(t, w, r, out) & ~w.by_maximum[r.strip];
+    const std::uint32_t strange = finish_strip(t, w, r, out) & lane_bits(r.ni) & ~w.by_maximum[r.strip];
     if (carried != nullptr) {
-      carried->overflown[r.strip] = nonfinite;
-    } else if (nonfinite != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
-      start_strip(w, r.strip, nonfinite);
+      carried->overflown[r.strip] = strange;
+    } else if (strange != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
+      start_strip(w, r.strip, strange);
       observer.start_strip(r);
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
       finish_strip(t, w, r, out);
