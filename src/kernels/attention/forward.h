@@ -99,8 +99,8 @@ template <class T> inline void start_strip(const ForwardScratch<T>& w, Index str
 }
 
 /// Computes the natural lse from (row_max, row_sum) and the sink, divides out by the sum and transposes it back.
-/// row_sum becomes its reciprocal. Returns the lanes whose out holds NaN or infinity, or whose keys a sink far above the
-/// shift made 0.
+/// row_sum becomes its reciprocal. Returns the lanes whose out holds NaN or infinity, or whose keys a sink far above
+/// the shift made 0.
 template <class T> inline std::uint32_t finish_strip(
     const ForwardTile<T>& t, const ForwardScratch<T>& w, const StripRange& r, const TypedRows<T>& out) {
   using V = typename Simd<T>::V;
