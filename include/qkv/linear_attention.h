@@ -5,7 +5,7 @@
 //   a[i,j]  = scale * phi(q[i]).phi(k[j])                          phi: FeatureMap, F features
 //   c[i,j]  = exp(log_decay[j+1] + ... + log_decay[i])             1 without decay; causal only
 //   n[i]    = sum_j c[i,j] * a[i,j]                                over all j; causal: j <= i
-//   out[i]  = sum_j c[i,j] * a[i,j] * u[j]  (/ n[i])               divided where normalized; 0 where n[i] is 0
+//   out[i]  = sum_j c[i,j] * a[i,j] * u[j]  (/ n[i])     divided where normalized; 0 where n[i] is 0 or subnormal
 //   u[j]    = v[j]; with the delta rule (beta)
 //             beta[j] * (v[j] - exp(log_decay[j]) * S[j-1]^T phi(k[j]))
 // The same sums as a recurrence, which defines what a state holds:

@@ -120,7 +120,7 @@ template <class N> LinearForward<N> linear_attention_quadratic(
           }
           normalizer(b, h, i) = n;
           for (Index e = 0; options.normalized && e < width; ++e) {
-            out(b, h, i, e) = n == N(0) ? N(0) : out(b, h, i, e) / n;
+            out(b, h, i, e) = options.vanishes(n) ? N(0) : out(b, h, i, e) / n;
           }
         }
       }

@@ -46,7 +46,7 @@ template <class N> LinearBackward<N> linear_attention_backward(View<const N, 4> 
       const auto read_backward = [&](const typename Head::State& state, Index r, Index t) {
         const Index h = head.head(r);
         const N n = normalizer(b, h, t);
-        if (options.normalized && n == N(0)) return;
+        if (options.normalized && options.vanishes(n)) return;
         const typename Head::Row query = head.phi(q, head.query_head(r), t);
         typename Head::Row gradient, dquery(at(features), N(0));  // of the sum that n divides, and of n
         N dn = N(0);

@@ -24,6 +24,10 @@ template <class N> struct LinearOptions {
   View<const N, 4> channels{};       ///< a decay per channel: log_decay [B|1, Hkv|1, T|1, F] or null
   View<const N, 4> kv;               ///< initial state [B, Hkv, F, Dv] or null
   View<const N, 3> z;                ///< [B, Hkv, F] or null
+  double smallest = 0;               ///< the smallest normal number of what is held against this
+
+  /// A normalizer by which nothing can be divided.
+  bool vanishes(N n) const { return n == N(0) || (n < N(smallest) && n > N(-smallest)); }
 };
 
 /// A number that a recurrence carries from token to token: returned unchanged. A type that tracks magnitudes restarts
@@ -195,7 +199,7 @@ template <class N> class LinearHead {
     for (Index e = 0; e < width(); ++e) {
       N sum = N(0);
       for (Index f = 0; f < features(); ++f) sum += scale() * qf[at(f)] * state.s(f, e, width());
-      out(b_, head(r), t, e) = !o_.normalized ? sum : n == N(0) ? N(0) : sum / n;
+      out(b_, head(r), t, e) = !o_.normalized ? sum : o_.vanishes(n) ? N(0) : sum / n;
     }
   }
 

@@ -59,6 +59,27 @@ TYPED_TEST(Linear, ADecayIsThePowerOfItsWholeLogarithm) {
   }
 }
 
+/// A sum of weights that decayed until it is subnormal divides nothing: 1 / n would be infinite, and gradients NaN.
+TYPED_TEST(Linear, ASubnormalNormalizerIsNone) {
+  using T = TypeParam;
+  Tensor<T> ones({1, 1, 2, 1}), k({1, 1, 2, 1}), decay({1, 1, 2}), out({1, 1, 2, 1}), n({1, 1, 2});
+  Tensor<T> dq({1, 1, 2, 1}), dk({1, 1, 2, 1}), dv({1, 1, 2, 1}), ddecay({1, 1, 2});
+  std::ranges::fill(ones.span(), T{1});
+  k.data()[0] = T{1} / 16;
+  decay.data()[1] = std::log(std::numeric_limits<T>::min() * 2);
+  const LinearAttentionOptions<T> options{.feature_map = FeatureMap::kRelu, .causal = true, .log_decay = decay};
+  for_each_isa(1, [&](Context& context) {
+    linear_attention_forward(ones, k, ones, out, n, options, {}, context);
+    linear_attention_backward(
+        ones, k, ones, out, n, ones, {.dq = dq, .dk = dk, .dv = dv, .dlog_decay = ddecay}, options, context);
+    EXPECT_GT(n.data()[1], 0);
+    EXPECT_EQ(out.data()[0], 1);
+    EXPECT_EQ(out.data()[1], 0);
+    for (const Tensor<T>* gradient : {&dq, &dk, &dv, &ddecay})
+      for (const T x : gradient->span()) EXPECT_TRUE(std::isfinite(x));
+  });
+}
+
 /// Where every decay is strong, gradients of decays are tiny, and channels that keep everything have large ones. With
 /// positive numbers no term cancels another, so that each gradient is right to a few eps of itself.
 TYPED_TEST(Linear, TheGradientOfAStrongDecayKeepsItsDigits) {

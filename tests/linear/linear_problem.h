@@ -87,6 +87,7 @@ template <class T> struct LinearProblem {
         converted<N>(z), converted<N>(dkv), converted<N>(dz), {}};
     auto& o = in.options;
     o.map = c.map, o.causal = c.causal(), o.normalized = c.normalized, o.scale = options.scale;
+    o.smallest = std::numeric_limits<T>::min();
     if (features.data() != nullptr) o.features = in.features;
     if (log_decay.data() != nullptr) o.log_decay = in.log_decay;
     if (channels.data() != nullptr) o.channels = in.channels;

@@ -71,7 +71,7 @@ template <class T> inline void load_gradient(const LinearAttentionGradient<T>& t
       continue;
     }
     const T n = *f.normalizer.at(head, begin + i);
-    if (n == 0) {
+    if (vanishes(n)) {
       for (Index e = 0; e < Dv; ++e) g[e] = 0;
       continue;
     }

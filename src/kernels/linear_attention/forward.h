@@ -32,11 +32,17 @@ template <class T>
   }
 }
 
+/// 1 / n would be infinite, and n itself has lost its digits; NaN does not vanish.
+template <class T> inline bool vanishes(T n) {
+  constexpr T smallest = std::numeric_limits<T>::min();
+  return n < smallest && n > -smallest;
+}
+
 template <class T> [[gnu::noinline]] void normalize_out(const LinearAttentionSegment<T>& t,
     const LinearAttentionScratch<T>& w, Index head, Index begin, Index count, T* out) {
   for (Index i = 0; i < count; ++i) {
     T* row = out + i * t.out.stride;
-    if (w.row[i] == 0) {
+    if (vanishes(w.row[i])) {
       for (Index e = 0; e < t.v_head_dim; ++e) row[e] = 0;
     } else {
       scale_row(row, t.v_head_dim, T{1} / w.row[i]);
