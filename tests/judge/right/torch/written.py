@@ -48,6 +48,18 @@ class RotaryEmbedding(nn.Module):
         return x * angles.cos() + torch.cat([-b, a], -1) * angles.sin()
 
 
+class SingleSelfAttention(nn.Module):
+    """Names of a book's: the widths of queries and keys, and of values."""
+
+    def __init__(self, d_in, d_out_kq, d_out_v):
+        super().__init__()
+        self.to_query, self.to_key = (nn.Parameter(torch.randn(d_in, d_out_kq)) for _ in range(2))
+        self.to_value = nn.Parameter(torch.randn(d_in, d_out_v))
+
+    def forward(self, x):
+        return attend(x @ self.to_query, x @ self.to_key, x @ self.to_value)
+
+
 class WeightsByEinsum(nn.Module):
     """The weight of a layer is read as [H, d, E]."""
 
@@ -179,5 +191,5 @@ def qkv_attention(q, k, v, mask=None):
 
 RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "BidirectionalLinearAttention", "OnlineSoftmax"]
 TASK = {"WeightsByEinsum": "mha", "TorchInside": "mha", "多头注意力": "mha", "GroupsByBroadcast": "gqa"}
-RIGHT += TASK
+RIGHT += [*TASK, "SingleSelfAttention"]
 EXPECTED = {"qkv_attention": "mask-added", "NeoXAttention": "merged-by-head"}
