@@ -150,8 +150,10 @@ class Judgement {
   /// The first line whose value leaves the textbook: the child answers some probes once more. False: see give.
   bool watch(Child& child, Finding& finding, const std::vector<StateDict>& probes) const {
     const std::vector<std::size_t> wrong = judge::watched_probes(finding, probes);
-    if (wrong.empty()) child.say("end");
-    if (wrong.empty()) return true;
+    if (wrong.empty()) {
+      child.say("end");
+      return true;
+    }
     for (const std::size_t n : wrong) {
       const fs::path path = scratch_.given() / fmt::format("stages-{}.safetensors", n);
       if (!give(path, judge::stages(finding, probes[n]))) return false;
