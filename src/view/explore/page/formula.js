@@ -24,15 +24,15 @@ function exactHead(s) {
     return y;
   }
   const capped = x => cap ? cap * Math.tanh(x / cap) : x;
-  const isEmpty = i => !(lse[i] > -Infinity), filler = i => Number.isNaN(lse[i]) ? NaN : mean ? 1 / Tk : 0;  // a NaN score makes its row NaN
+  const isEmpty = i => lse[i] === -Infinity, filler = mean ? 1 / Tk : 0;
   const kept = (i, j) => Math.exp(capped(f.scale * product(i, j)) + biasOf(i, j) - lse[i]);
-  const weight = (i, j) => isEmpty(i) ? filler(i) : sees(i, j) ? kept(i, j) : 0;
+  const weight = (i, j) => isEmpty(i) ? filler : sees(i, j) ? kept(i, j) : 0;
 
   function tile(i0, j0, rows, columns) {
     const out = new Float32Array(rows * columns);
     for (let r = 0; r < rows; ++r) {
       const i = i0 + r;
-      if (isEmpty(i)) { out.fill(filler(i), r * columns, (r + 1) * columns); continue; }
+      if (isEmpty(i)) { out.fill(filler, r * columns, (r + 1) * columns); continue; }
       const [low, high] = limits(i), end = Math.min(high, j0 + columns);
       for (let j = Math.max(low, j0); j < end; ++j) out[r * columns + j - j0] = kept(i, j);
     }
