@@ -98,10 +98,11 @@ class Ranks:
             return self._ticket(None)
         tensor = torch.frombuffer(memory, dtype=torch.uint8)
         world_rank = dist.get_global_rank(self.group, peer)
-        if direction == "send":
-            work = dist.isend(tensor, world_rank, self.group)
-        else:
-            work = dist.irecv(tensor, world_rank, self.group)
+        start = dist.isend if direction == "send" else dist.irecv
+        try:
+            work = start(tensor, world_rank, self.group)
+        except RuntimeError as error:  # the connection was closed before this call
+            raise _gone(direction, peer, error) from None
         waits = self._waiting.get((direction, peer))
         if waits is None:
             waits = self._waiting[direction, peer] = _Waits(f"qkv-{direction}-{peer}")
@@ -112,8 +113,12 @@ def _wait(work: Any, direction: str, peer: int, _held: torch.Tensor) -> None:
     try:
         work.wait()
     except RuntimeError as error:
-        way = "to" if direction == "send" else "from"
-        raise Gone(f"rank {peer} is gone, or the connection to it: {direction} {way} it failed: {error}") from None
+        raise _gone(direction, peer, error) from None
+
+
+def _gone(direction: str, peer: int, error: RuntimeError) -> Gone:
+    way = "to" if direction == "send" else "from"
+    return Gone(f"rank {peer} is gone, or the connection to it: {direction} {way} it failed: {error}")
 
 
 _of_group: weakref.WeakKeyDictionary[ProcessGroup, Ranks] = weakref.WeakKeyDictionary()
