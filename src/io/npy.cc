@@ -58,8 +58,8 @@ AnyTensor read_npy(const Source& source) {
   const std::uint64_t prefix = std::min<std::uint64_t>(source.size(), kMagic.size());
   const std::string magic = source.read_text(0, prefix);
   const auto differs = std::mismatch(magic.begin(), magic.end(), kMagic.begin()).first - magic.begin();
-  source.check(
-      magic == kMagic, static_cast<std::uint64_t>(differs), "a file begins with \\x93NUMPY: got " + escaped(magic));
+  source.check(magic == kMagic, static_cast<std::uint64_t>(differs),
+      [&] { return "a file begins with \\x93NUMPY: got " + escaped(magic); });
   check_size(kLengthAt, "a version");
   const std::vector<std::byte> version = source.read(kVersionAt, 2);
   const auto major = std::to_integer<unsigned>(version[0]);

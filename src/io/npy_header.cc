@@ -37,16 +37,17 @@ class NpyHeaderReader {
     check(keys_ == (kDescr | kFortran | kShape), position_ - 1,
         "a header must have descr, fortran_order and shape: got fewer");
     while (position_ < text_.size() && text_[position_] == ' ') ++position_;
-    check(position_ + 1 == text_.size() && text_[position_] == '\n', position_,
-        "the dict must be followed by spaces and one newline only: got " + escaped(text_.substr(position_)));
+    check(position_ + 1 == text_.size() && text_[position_] == '\n', position_, [&] {
+      return "the dict must be followed by spaces and one newline only: got " + escaped(text_.substr(position_));
+    });
     return std::move(header_);
   }
 
  private:
   static constexpr unsigned kDescr = 1, kFortran = 2, kShape = 4;
 
-  void check(bool holds, std::size_t at, const std::string& text) const {
-    if (!holds) source_.refuse(start_ + at, text);
+  template <class Text> void check(bool holds, std::size_t at, const Text& text) const {
+    source_.check(holds, start_ + at, text);
   }
   void skip_space() {
     while (position_ < text_.size() && (text_[position_] == ' ' || text_[position_] == '\t')) ++position_;
@@ -59,8 +60,9 @@ class NpyHeaderReader {
   void expect(char wanted, const char* requirement) {
     skip_space();
     const std::size_t at = position_;
-    check(try_consume(wanted), at,
-        std::string(requirement) + ": got " + escaped(text_.substr(at, 16)) + " where " + wanted + " is needed");
+    check(try_consume(wanted), at, [&] {
+      return std::string(requirement) + ": got " + escaped(text_.substr(at, 16)) + " where " + wanted + " is needed";
+    });
   }
   bool try_consume(std::string_view word) {
     if (std::string_view(text_).substr(position_, word.size()) != word) return false;
@@ -73,10 +75,10 @@ class NpyHeaderReader {
     const std::size_t at = position_;
     const char quote = at < text_.size() ? text_[at] : '\0';
     check(quote == '\'' || quote == '"', at,
-        std::string(what) + " must be a string: got " + escaped(text_.substr(at, 16)));
+        [&] { return std::string(what) + " must be a string: got " + escaped(text_.substr(at, 16)); });
     const std::size_t end = text_.find(quote, at + 1);
     check(end != std::string::npos, at,
-        std::string(what) + " must be a string with a closing quote: got " + escaped(text_.substr(at)));
+        [&] { return std::string(what) + " must be a string with a closing quote: got " + escaped(text_.substr(at)); });
     position_ = end + 1;
     return text_.substr(at + 1, end - at - 1);
   }
@@ -85,8 +87,9 @@ class NpyHeaderReader {
     const std::size_t at = position_;
     const std::string key = read_string("a key of the header");
     const unsigned field = key == "descr" ? kDescr : key == "fortran_order" ? kFortran : key == "shape" ? kShape : 0;
-    check(field != 0, at, "a key of the header must be descr, fortran_order or shape: got " + escaped(key));
-    check((keys_ & field) == 0, at, "a key of the header must not repeat: got a second " + key);
+    check(field != 0, at,
+        [&] { return "a key of the header must be descr, fortran_order or shape: got " + escaped(key); });
+    check((keys_ & field) == 0, at, [&] { return "a key of the header must not repeat: got a second " + key; });
     keys_ |= field;
     expect(':', "a key must be followed by a colon");
     skip_space();
@@ -102,20 +105,21 @@ class NpyHeaderReader {
   void read_descr() {
     const std::size_t at = position_;
     check(at == text_.size() || text_[at] != '[', at,
-        "structured arrays are not read: got descr " + escaped(text_.substr(at)));
+        [&] { return "structured arrays are not read: got descr " + escaped(text_.substr(at)); });
     const std::string descr = read_string("descr");
     const Name* found = nullptr;
     for (const Name& name : kNames) {
       if (descr.size() == 3 && std::string_view(descr).substr(1) == name.code) found = &name;
     }
     const bool bfloat16 = descr.ends_with("V2");
-    check(found != nullptr, at,
-        "the dtype must be one of b1, i1..i8, u1..u8, f2, f4, f8: got " + escaped(descr) +
-            (bfloat16 ? ", perhaps bfloat16: save it as float32, or as safetensors" : ""));
+    check(found != nullptr, at, [&] {
+      return "the dtype must be one of b1, i1..i8, u1..u8, f2, f4, f8: got " + escaped(descr) +
+             (bfloat16 ? ", perhaps bfloat16: save it as float32, or as safetensors" : "");
+    });
     const bool one_byte = dtype_bytes(found->dtype) == 1;
     const char order = descr[0];
     check(order == '<' || order == '>' || (order == '|' && one_byte), at,
-        "a dtype must begin with its byte order, < or > (| for one byte): got " + escaped(descr));
+        [&] { return "a dtype must begin with its byte order, < or > (| for one byte): got " + escaped(descr); });
     header_.dtype = found->dtype;
     header_.big_endian = order == '>' && !one_byte;
   }
@@ -124,7 +128,7 @@ class NpyHeaderReader {
     const std::size_t at = position_;
     header_.fortran_order = try_consume("True");
     check(header_.fortran_order || try_consume("False"), at,
-        "fortran_order must be True or False: got " + escaped(text_.substr(at, 16)));
+        [&] { return "fortran_order must be True or False: got " + escaped(text_.substr(at, 16)); });
   }
 
   // () or (3,) or (3, 4) or (3, 4,): as in Python, (3) is not a tuple.
@@ -134,8 +138,9 @@ class NpyHeaderReader {
     skip_space();
     bool comma = true;
     while (!try_consume(')')) {
-      check(comma, position_,
-          "sizes of the shape must be separated by a comma: got " + escaped(text_.substr(position_, 16)));
+      check(comma, position_, [&] {
+        return "sizes of the shape must be separated by a comma: got " + escaped(text_.substr(position_, 16));
+      });
       check(header_.sizes.size() < kMaxAxes, position_, "at most 64 axes are read: got more");
       header_.sizes.push_back(read_size());
       skip_space();
@@ -154,7 +159,7 @@ class NpyHeaderReader {
     }
     const bool leading_zero = position_ > at + 1 && text_[at] == '0';
     check(position_ > at && value <= kMaxSize && !leading_zero, at,
-        "a size must be a whole number of at most 2^53: got " + escaped(text_.substr(at, 24)));
+        [&] { return "a size must be a whole number of at most 2^53: got " + escaped(text_.substr(at, 24)); });
     return static_cast<Index>(value);
   }
 
