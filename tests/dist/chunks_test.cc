@@ -45,9 +45,15 @@ TYPED_TEST(InChunks, RowsWithoutKeys) {
           const Index mine = count(cp.rows(256)), my_keys = count(cp.rows(keys));
           Tensor<TypeParam> q({2, 2, mine, 16}), k({2, 2, my_keys, 16}), out(q.sizes());
           Tensor<Sum> lse({2, 2, mine});
-          std::ranges::fill(out.span(), static_cast<TypeParam>(std::nanf("")));
+          std::ranges::fill(k.span(), static_cast<TypeParam>(1.0F));
+          for (TypeParam& x : out.span()) x = static_cast<TypeParam>(std::nanf(""));
+          std::ranges::fill(lse.span(), std::numeric_limits<Sum>::quiet_NaN());
           cp.forward(q, k, k, out, lse, {.mask = Mask::causal(std::vector<Index>(2, -128))});
-          for (const TypeParam x : out.span()) EXPECT_EQ(static_cast<Sum>(x), 0);
+          // Queries 128 and on attend key 0 at least.
+          const std::vector<Rows> rows = cp.rows(256);
+          const bool attends = keys > 0 && !rows.empty() && rows[0].begin >= 128;
+          for (const TypeParam x : out.span()) EXPECT_EQ(static_cast<Sum>(x), attends ? 1 : 0);
+          for (const Sum x : lse.span()) EXPECT_EQ(std::isinf(x) && x < 0, !attends) << x;
         });
       }
     }

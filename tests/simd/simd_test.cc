@@ -45,8 +45,9 @@ double largest_ulps(T begin, T end, T step, const Function& function, const Exac
       const long double wanted = exact(static_cast<long double>(in[lane]));
       const T rounded = static_cast<T>(wanted);
       const T ulp = std::nextafter(std::abs(rounded), std::numeric_limits<T>::infinity()) - std::abs(rounded);
-      worst = std::max(worst,
-          static_cast<double>(std::abs(static_cast<long double>(out[lane]) - wanted) / static_cast<long double>(ulp)));
+      const double error =
+          static_cast<double>(std::abs(static_cast<long double>(out[lane]) - wanted) / static_cast<long double>(ulp));
+      if (!(error <= worst)) worst = error;  // NaN too
     }
   }
   return worst;
