@@ -157,8 +157,8 @@ TYPED_TEST(Range, OneScoreForAllKeysIsTheMean) {
   });
 }
 
-/// Of keys in two parts, each part is given lse of all of them: its gradients are right but for that one's rounding, which
-/// shifts every weight of the row alike, as long as lse still says how many keys there are (semantics.md).
+/// Of keys in two parts, each part is given lse of all of them: its gradients are right but for that one's rounding,
+/// which shifts every weight of the row alike, as long as lse still says how many keys there are (semantics.md).
 TYPED_TEST(Range, OneScoreForAllKeysInTwoParts) {
   using T = TypeParam;
   constexpr Index keys = 300, cut = 170, width = 5;
