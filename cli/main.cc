@@ -118,6 +118,18 @@ int guarded(const std::string& command, const std::function<int()>& run) {
   }
 }
 
+/// What is wrong with the first --name= that has nothing behind it, of which CLI11 would take the next word; "": none.
+std::string empty_value(const CLI::App& command, int argc, char** argv) {
+  for (int n = 2; n < argc && std::string_view(argv[n]) != "--"; ++n) {
+    const std::string word = argv[n], name = word.substr(0, word.find('='));
+    const CLI::Option* const option =
+        word == name + "=" && name.starts_with("--") ? command.get_option_no_throw(name) : nullptr;
+    if (option == nullptr) continue;
+    return option->get_expected_min() > 0 ? name + " needs a value: got \"\"" : word + " has no value behind its =";
+  }
+  return {};
+}
+
 int main_of(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
   const Speaking speaking(speaks_chinese(first) ? language(argc, argv) : nullptr);
@@ -150,6 +162,9 @@ int main_of(int argc, char** argv) {
   if (first[0] != '-' && std::ranges::find(commands(), first, &Command::name) == commands().end()) {
     return complain({}, "no command is called " + escaped(first) + ": there are " + names_of_commands(), kWrongUse);
   }
+  const auto named = std::ranges::find(runs, first, [](const auto& one) { return one.first->get_name(); });
+  const std::string empty = named == runs.end() ? "" : empty_value(*named->first, argc, argv);
+  if (!empty.empty()) return complain(first, empty + " (see qkv " + first + " --help)", kWrongUse);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

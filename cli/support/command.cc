@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <utility>
 
 #include "core/escape.h"
 #include "core/sentences.h"
@@ -70,7 +71,7 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
         } else if constexpr (std::is_same_v<Value, std::optional<bool>>) {
           option = app_.add_flag_function(
               names, [value](std::int64_t count) { *value = count > 0; }, help);
-          option->disable_flag_override();
+          option->disable_flag_override()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
         } else if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
           const auto take = [name, value, type](const CLI::results_t& words) {
             for (const std::string& word : words) require_text(name, type, word);
@@ -86,8 +87,9 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
         } else if (names.ends_with('}')) {
           if constexpr (std::is_same_v<Value, std::string>) option = app_.add_flag(names, *value, help);
         } else {
-          const auto take = [name, value, rule, type](const CLI::results_t& words) {
-            const bool optional = type.starts_with('[');  // CLI11 writes {} for no value
+          const auto take = [name, value, rule, type, given = false](const CLI::results_t& words) mutable {
+            const bool optional = type.starts_with('[');  // CLI11 writes {} for no value, and forgets what came before
+            if (std::exchange(given, true)) throw CLI::ValidationError(name + " must be given once: got it again");
             const std::string text = words.empty() || (optional && words.back() == "{}") ? "" : words.back();
             constexpr bool kText =
                 std::is_same_v<Value, std::string> || std::is_same_v<Value, std::optional<std::string>>;

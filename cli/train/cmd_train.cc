@@ -1,6 +1,7 @@
 // `qkv train`: the toy language model from a text to a map of its attention.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
@@ -46,7 +47,14 @@ lm::TrainResult train(TrainRun& run, lm::AttentionLM& model, bool quiet, Context
     progress.update(step, words);
   };
   lm::Trainer trainer(model, run.train);
-  return trainer.run(run.source, context);
+  lm::TrainResult result = trainer.run(run.source, context);
+  for (const nn::Parameter& parameter : model.parameters()) {  // the last update has no loss
+    if (std::ranges::all_of(parameter.value, [](float x) { return std::isfinite(x); })) continue;
+    throw std::runtime_error(
+        fmt::format("{} is not finite after step {}, and nothing was written: lower --lr, or --clip 1", parameter.name,
+            run.train.steps));
+  }
+  return result;
 }
 
 Json train_json(

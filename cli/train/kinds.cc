@@ -1,4 +1,5 @@
 // The kinds of a trained model's heads (qkv/view/kinds.h), over windows that training did not draw.
+#include <algorithm>
 #include <cmath>
 
 #include "train/report.h"
@@ -13,13 +14,16 @@ struct Rows {
   Rows(const lm::LayerTrace& layer, bool causal) : lse(layer.writes.sizes()), entropy(layer.writes.sizes()) {
     const Index length = lse.size(2);
     for (Index row = 0; row < lse.count(); ++row) {
+      const float* const scores = layer.scores.data() + row * length;
+      const Index keys = causal ? row % length + 1 : length;
+      const double most = *std::max_element(scores, scores + keys);
       double sum = 0, logs = 0;
-      for (Index j = 0; j < (causal ? row % length + 1 : length); ++j) {
+      for (Index j = 0; j < keys; ++j) {
         const auto weight = static_cast<double>(layer.weights.data()[row * length + j]);
-        sum += std::exp(static_cast<double>(layer.scores.data()[row * length + j]));
+        sum += std::exp(scores[j] - most);
         if (weight > 0) logs += weight * std::log(weight);
       }
-      lse.data()[row] = std::log(sum);
+      lse.data()[row] = most + std::log(sum);
       entropy.data()[row] = -logs;
     }
   }

@@ -137,7 +137,8 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add("--out FILE", &options.out, "The trained model, .safetensors");
   add("--map FILE", &options.maps, "Draw the sample's attention: .png, .svg, .pdf or .html; may be repeated");
   add("--sample TEXT", &options.sample, "Text whose attention is drawn (default abababab)");
-  add("--tokens N", &options.tokens, "Characters of the continuation (default 72; 0: none)");
+  add("--tokens N", &options.tokens,
+      "Characters of the continuation of --task text and induction (default 72; 0: none)");
   add("--cut L:H,...", &options.cut,
       "Report the trained model also without heads, such as 0:1,1:0 (layer 0, head 1; layer 1, head 0)");
   add.json(options.json);
@@ -167,6 +168,8 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
       add, options.parallel, "data (rows of the batch), all-gather, ring, ulysses (tokens), heads (of layers)");
 }
 
+bool continues(const std::string& task) { return task == "text" || task == "induction"; }
+
 TrainRun make_run(const TrainCommandOptions& options) {
   const lm::Task& task = lm::task_named(options.task, "train", "--task");
   const std::string own = task.letters.empty() ? lm::default_text() : std::string(task.letters);
@@ -184,6 +187,10 @@ TrainRun make_run(const TrainCommandOptions& options) {
     return task.batches(ids, alphabet, {options.batch.value_or(task.batch), context}, seed);
   };
   lm::BatchSource fresh = in_text([&] { return source(~options.seed); });
+  if (!options.batches.empty() && options.task != "text")
+    throw UsageError("--batches is for --task text, which learns the next character: got --task " + options.task);
+  if (options.tokens.value_or(0) > 0 && !continues(options.task))
+    throw UsageError("--tokens is for tasks that continue a text, text and induction: got --task " + options.task);
   lm::BatchSource batches =
       options.batches.empty() ? source(options.seed) : about_file("--batches", options.batches, [&] {
         return lm::BatchSource::from_arrays(to_i64(load_npy("--batches", options.batches)));
@@ -218,7 +225,8 @@ TrainRun make_run(const TrainCommandOptions& options) {
   if (!options.cut.empty()) {
     cut = parse_heads("--cut", options.cut);
     const Index any = 0;  // heads that are not there are refused before training
-    about("--cut", [&] { (void)model.logits({&any, {1, 1}}, Context::default_context(), cut); });
+    Context own(options.compute.context());
+    about("--cut", [&] { (void)model.logits({&any, {1, 1}}, own, cut); });
   }
   return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train),
       std::move(sample), std::move(cut)};

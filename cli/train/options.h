@@ -19,7 +19,7 @@ struct TrainCommandOptions {
   std::vector<std::string> maps;
   std::optional<Index> steps;  // default the task's, or as many as --batches has
   std::uint64_t seed = 0;
-  Index tokens = 72;
+  std::optional<Index> tokens;  // default 72 of tasks that continue a text
   bool json = false;
   // The model and how it learns.
   std::optional<Index> context, dim, heads, kv_heads, layers;
@@ -34,6 +34,9 @@ struct TrainCommandOptions {
   ComputeOptions compute;
   ParallelOptions parallel;
 };
+
+/// Whether a model of this task continues a text.
+bool continues(const std::string& task);
 
 void add_train_options(Options& add, TrainCommandOptions& options);
 

@@ -148,9 +148,10 @@ TrainReport make_report(
   if (options.task == "previous" && cut.empty() && run.model.config().context >= 2) score_heads(run, report, context);
   if (options.task != "previous" || !run.cut.empty())
     report.predicted = lm::score_predictions(run.model, run.fresh, kFreshBatches, context, cut);
-  if ((options.task == "text" || options.task == "induction") && options.tokens > 0) {
+  const Index tokens = options.tokens.value_or(72);
+  if (continues(options.task) && tokens > 0) {
     const std::vector<Index> prompt = run.tokenizer.encode(run.sample);
-    const lm::GenerateOptions generate{.tokens = options.tokens, .seed = options.seed, .cut = cut};
+    const lm::GenerateOptions generate{.tokens = tokens, .seed = options.seed, .cut = cut};
     report.continuation = run.tokenizer.decode(lm::generate(run.model, prompt, generate, context));
   }
   return report;

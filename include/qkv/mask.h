@@ -166,8 +166,8 @@ QKV_API void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Inde
 
 /// Whether any query of [q_begin, q_end) might attend any key of [k_begin, k_end), in any sequence and head; sizes are
 /// [B, H, Tq, Tk]. False is a promise, true is none: dense masks and callbacks are not read. So a caller knows which
-/// tiles of memory, or rows on other machines, these queries need. Throws ShapeError or OptionError where the
-/// mask does not fit the sizes.
+/// tiles of memory, or rows on other machines, these queries need. Of the ranges what lies within [0, Tq) and [0, Tk)
+/// counts. Throws ShapeError or OptionError where the mask does not fit the sizes.
 QKV_API bool mask_may_keep(
     const Mask& mask, const std::array<Index, 4>& sizes, Index q_begin, Index q_end, Index k_begin, Index k_end);
 

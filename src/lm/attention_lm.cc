@@ -171,6 +171,10 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
 void AttentionLM::backward(Activations& activations, Context& context) {
   Impl& m = *impl_;
   Activations::Impl& a = *activations.impl_;
+  check<OptionError>(
+      a.layers.size() == m.blocks.size() && std::ranges::equal(a.dlogits.sizes(), a.sizes(m.config.vocab_size)),
+      "AttentionLM::backward", "activations must come from this model's forward and loss: got ", a.layers.size(),
+      " layers, gradients of logits ", a.dlogits);
   for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);
   const auto from_table = [&](View<const float, 3> dy) {
     nn::AttentionLayer& layer = m.blocks.front().attention;

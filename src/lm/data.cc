@@ -129,7 +129,10 @@ BatchSource BatchSource::previous(Index alphabet, BatchShape shape, std::uint64_
 }
 
 BatchSource BatchSource::same(Index alphabet, BatchShape shape, std::uint64_t seed) {
-  return of_random_ids(Kind::kSame, alphabet, 1, shape, seed, "BatchSource::same");
+  constexpr const char* kFunction = "BatchSource::same";
+  check<OptionError>(
+      shape.context >= 2, kFunction, "context must be at least 2, a character and one like it: got ", shape.context);
+  return of_random_ids(Kind::kSame, alphabet, 1, shape, seed, kFunction);
 }
 
 BatchSource BatchSource::induction(Index alphabet, BatchShape shape, std::uint64_t seed) {
@@ -188,8 +191,14 @@ void BatchSource::fill(Index step, Batch& batch) const {
     batch.inputs = Tensor<Index>({shape_.batch, shape_.context});
     batch.targets = Tensor<Index>({shape_.batch, shape_.context});
   }
-  for (Index row = 0; row < shape_.batch; ++row)
-    fill_row(step, row, row_of(batch.inputs, row), row_of(batch.targets, row));
+  // Of `same`, rows without a repeated character may be all there are: they are drawn again, as further rows.
+  const auto has_target = [&] { return std::ranges::any_of(batch.targets.span(), [](Index id) { return id >= 0; }); };
+  Index drawn = 0;
+  do {
+    for (Index row = 0; row < shape_.batch; ++row)
+      fill_row(step, drawn + row, row_of(batch.inputs, row), row_of(batch.targets, row));
+    drawn += shape_.batch;
+  } while (kind_ == Kind::kSame && !has_target());
 }
 
 }  // namespace qkv::inline v0::lm

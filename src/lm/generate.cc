@@ -147,6 +147,8 @@ struct Normaliser {
 }  // namespace
 
 double log_probability(std::span<const float> logits, Index id) {
+  check<OptionError>(id >= 0 && id < std::ssize(logits), "log_probability", "id must be below the ", logits.size(),
+      " logits: got ", id);
   return Normaliser(logits).log_probability(logits[static_cast<std::size_t>(id)]);
 }
 std::vector<float> probabilities(std::span<const float> logits) {

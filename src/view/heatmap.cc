@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/check.h"
 #include "view/layout.h"
 #include "view/text.h"
 
@@ -71,7 +72,8 @@ void check_map(const AttentionMap& map) {
   check_labels("head_names", map.head_names, map.num_heads(), map);
   for (const float w : map.weights.span()) {
     if (w < 0 || std::isinf(w)) {
-      throw OptionError("[check_map] weights must be at least 0, and finite or NaN: got " + std::to_string(w));
+      throw OptionError(
+          "[check_map] weights must be at least 0, and finite or NaN: got " + number_text(static_cast<double>(w)));
     }
   }
 }

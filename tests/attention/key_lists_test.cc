@@ -104,6 +104,9 @@ TEST(KeyLists, MayKeepWhatAnyHeadOfAnySequenceLists) {
   EXPECT_FALSE(may_keep(0, 100, 100, 250)) << "between listed keys";
   EXPECT_FALSE(may_keep(100, 200, 0, 100));
   EXPECT_FALSE(may_keep(100, 200, 200, 300));
+  EXPECT_FALSE(may_keep(200, 1000, -5, 200)) << "what lies outside the sizes does not count";
+  EXPECT_TRUE(may_keep(-7, 1000, -5, 1));
+  EXPECT_FALSE(may_keep(300, 400, 0, 300) || may_keep(-9, 0, 0, 300) || may_keep(0, 300, 300, 900));
 }
 
 TEST(KeyLists, WithoutHeads) {

@@ -49,6 +49,33 @@ TEST_F(Options, ATrainedModelSettlesWhatItIs) {
   EXPECT_NE(dropped["losses"], plain["losses"]);
 }
 
+/// Of two spellings the last one counts; what may be given once is refused again; an empty value is not the next
+/// word.
+TEST_F(Options, RepeatedAndEmpty) {
+  const auto blocks = [&](const Words& more) {
+    return json(Words("train --steps 0 --dim 8 --json") + more)["model"]["blocks"].get<bool>();
+  };
+  EXPECT_TRUE(blocks("--no-blocks --blocks"));
+  EXPECT_TRUE(blocks("--blocks --no-blocks --blocks"));
+  EXPECT_FALSE(blocks("--blocks --blocks --no-blocks"));
+  expect_refused(attend("--weights a.npy --weights b.npy"), {"--weights must be given once"});
+  expect_refused(attend("--lse a.npy --lse b.npy"), {"--lse"});
+  expect_refused("ablate --out= no-scale", {"--out needs a value"});
+  expect_refused("generate --model m.safetensors --prompt= --greedy", {"--prompt needs a value"});
+  expect_refused("train --out= --json", {"--out needs a value"});
+  expect_refused("train --blocks= --steps 0", {"--blocks= has no value behind its ="});
+  expect_refused(attend("--lse= --causal"), {"--lse needs a value"});
+  expect_refused(attend("--causal="), {"--causal= has no value behind its ="});
+}
+
+TEST_F(Options, OfTrainThatItsTaskHasNoUseFor) {
+  save("b.npy", Tensor<Index>({2, 1, 17}));
+  for (const char* task : {"previous", "same", "masked", "induction"})
+    expect_refused({"train", "--task", task, "--batches", "b.npy"}, {"--batches", "--task text", task});
+  for (const char* task : {"previous", "same", "masked"})
+    expect_refused({"train", "--task", task, "--tokens", "5"}, {"--tokens", "text and induction", task});
+}
+
 TEST_F(Options, RotaryPositionsTurnAsTold) {
   const Words train{"train", "--positions", "rotary", "--heads", "2", "--steps", "3", "--json"};
   const auto with = [&](const Words& more) { return json(train + more); };

@@ -101,6 +101,29 @@ TEST_F(Train, InductionTakesTwoHeads) {
   expect_refused("train --task induction --context 3", {"context", "at least 4"});
 }
 
+/// Of scores by the thousand exponentials overflow where nothing is subtracted.
+TEST_F(Train, KindsOfHugeScores) {
+  output("train --task same --out m.safetensors");
+  StateDict state = io::load_safetensors(path("m.safetensors"));
+  StateDict scaled;
+  scaled.metadata = state.metadata;
+  for (const StateDict::Entry& entry : state.entries()) {
+    Tensor<float> numbers = to_f32(entry.tensor);
+    if (entry.name == "attn.W_q.weight") {
+      for (float& x : numbers.span()) x *= 1000;
+    }
+    scaled.add(entry.name, any_tensor(numbers));
+  }
+  io::save_safetensors(path("m.safetensors"), scaled);
+  const nlohmann::json same = json("train --task same --init m.safetensors --steps 0 --json");
+  EXPECT_GT(same["heads"][0]["kind"]["shares"]["duplicate"], 0.8);
+}
+
+TEST_F(Train, AnUpdateThatDivergesWritesNothing) {
+  expect_refused("train --task previous --steps 1 --lr 1e39 --json --out m.safetensors",
+      {"is not finite after step 1", "--lr"}, 1);
+}
+
 /// A head is cut in the report alone: the model that is trained and written has all of them.
 TEST_F(Train, AHeadIsCutAfterTraining) {
   const Words train("train --task previous --steps 200 --heads 2 --layers 2 --lr 0.01 --tokens 0");

@@ -118,6 +118,7 @@ TEST(AttentionLM, RotaryScoresDependOnTheDistance) {
 TEST(AttentionLM, BadIdsAndShapes) {
   AttentionLM model(test::default_config());
   AttentionLM::Activations activations;
+  test::expect_error<OptionError>([&] { model.backward(activations); }, {"this model's forward and loss", "0 layers"});
   lm::Batch batch = default_batch();
   batch.inputs.data()[17] = 7;
   test::expect_error<OptionError>([&] { model.forward(batch.inputs, activations); }, {"[0, 7)", "got 7", "[1, 1]"});

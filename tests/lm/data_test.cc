@@ -95,6 +95,18 @@ TEST(Data, SameTargetsThePositionOfTheEarlierCharacter) {
   EXPECT_GT(found, 300);
 }
 
+/// A batch without a repeated character is drawn again: nothing could be learnt from it.
+TEST(Data, SameAlwaysHasATarget) {
+  Batch batch;
+  const BatchSource source = BatchSource::same(26, {1, 2}, 1);
+  for (Index step = 0; step < 50; ++step) {
+    source.fill(step, batch);
+    EXPECT_EQ(batch.inputs.data()[0], batch.inputs.data()[1]);
+    EXPECT_EQ(flat(batch.targets), (std::vector<Index>{lm::kNoTarget, 0}));
+  }
+  test::expect_error<OptionError>([] { BatchSource::same(26, {1, 1}, 1); }, {"context", "at least 2", "got 1"});
+}
+
 /// The string's characters differ, so its second time begins where a character comes again.
 TEST(Data, InductionRepeatsAString) {
   for (const auto& [alphabet, context] : {std::pair<Index, Index>{26, 24}, {4, 24}, {26, 4}, {9, 7}}) {

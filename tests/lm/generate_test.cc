@@ -146,6 +146,9 @@ TEST(Generate, ProbabilitiesAreThoseOfEachId) {
     EXPECT_FLOAT_EQ(shares[id], static_cast<float>(std::exp(lm::log_probability(logits, static_cast<Index>(id)))));
   EXPECT_NEAR(std::accumulate(shares.begin(), shares.end(), 0.0), 1, 1e-7);
   EXPECT_TRUE(lm::probabilities({}).empty());
+  for (const Index id : {Index{-1}, Index{5}})
+    test::expect_error<OptionError>(
+        [&] { lm::log_probability(logits, id); }, {"below the 5 logits", std::to_string(id)});
 }
 
 TEST(Generate, Errors) {

@@ -14,7 +14,7 @@
 
 namespace qkv::inline v0::io {
 
-/// The bytes of a regular file. Throws IoError (path and reason) when it cannot be read or its size changes during the
+/// The bytes of a regular file. Throws IoError (path and reason) when it cannot be read or becomes shorter during the
 /// read.
 QKV_API std::vector<std::byte> read_file(const std::filesystem::path& path);
 

@@ -52,7 +52,7 @@ struct GenerateOptions {
 };
 
 /// log(softmax(logits)[id]), natural, computed in double: logits [V] of one position. With Bits::kInvariant those of a
-/// Decoder have the bits of AttentionLM::forward's, and so has this.
+/// Decoder have the bits of AttentionLM::forward's, and so has this. Throws OptionError for an id outside [0, V).
 QKV_API double log_probability(std::span<const float> logits, Index id);
 /// softmax(logits) [V], computed in double.
 QKV_API std::vector<float> probabilities(std::span<const float> logits);

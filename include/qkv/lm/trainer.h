@@ -51,7 +51,7 @@ class QKV_API Trainer {
   /// Borrows the model, which must not be loaded or moved meanwhile. Throws OptionError for invalid options.
   Trainer(AttentionLM& model, const TrainOptions& options);
 
-  /// Runs from step() to options.steps. Throws OptionError when the source has fewer steps, or ids outside the
+  /// Runs from steps_done() to options.steps. Throws OptionError when the source has fewer steps, or ids outside the
   /// vocabulary.
   TrainResult run(const BatchSource& source, Context& context = Context::default_context());
   /// One step; returns its loss. Reuses the memory of the previous step.

@@ -286,9 +286,9 @@ void KVCache::Impl::read(Index s, Index begin, const AnyView& k_rows, const AnyV
   check<OptionError>((k_rows.type == StoredType::kF64) == (config.storage == CacheStorage::kF64), function,
       "a cache of f64 is read into double, other caches into float: got a cache of ", storage_name(config.storage));
   const Index oldest = firsts[at(s)] <= config.first ? 0 : firsts[at(s)], end = lengths[at(s)];
-  const bool pinned = begin >= 0 && begin + n <= std::min(config.first, end);
+  const bool pinned = begin >= 0 && begin <= std::min(config.first, end) - n;
   check<OptionError>(
-      pinned || (begin >= oldest && begin + n <= end), function, "tokens must be in ", oldest, "..", end,
+      pinned || (begin >= oldest && begin <= end - n), function, "tokens must be in ", oldest, "..", end,
       [&] { return config.first == 0 ? std::string() : " or in 0.." + std::to_string(config.first); }, ": got ", n,
       " from ", begin);
   const KeyValue kv = key_value({&s, 1});

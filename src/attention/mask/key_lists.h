@@ -13,7 +13,6 @@ class KeyLists final : public MaskPart {
   /// index [B|1, heads, Tq, k], copied; -1: none. Throws OptionError for a key below -1 or listed twice by a row.
   explicit KeyLists(const View<const std::int32_t, 4>& index);
 
-  Index heads() const { return heads_; }
   /// Of num_heads query heads, `group` of which share K and V: how many attend the same keys, one after the other. They
   /// share a list, and no other part of the mask, `whole`, differs by head.
   Index block_heads(const Mask::Node& whole, Index group, Index num_heads) const;

@@ -300,6 +300,8 @@ bool mask_may_keep(
     const Mask& mask, const std::array<Index, 4>& sizes, Index q_begin, Index q_end, Index k_begin, Index k_end) {
   const BoundMask bound{mask.node(), {sizes[0], sizes[1], sizes[2], sizes[3]}};
   check_mask(mask, bound.extent, "mask_may_keep");
+  q_begin = std::max<Index>(q_begin, 0), q_end = std::min(q_end, sizes[2]);
+  k_begin = std::max<Index>(k_begin, 0), k_end = std::min(k_end, sizes[3]);
   if (q_begin >= q_end || k_begin >= k_end) return false;
   if (bound.keeps_all()) return true;
   const Index heads = mask_differs_by_head(bound) ? sizes[1] : std::min<Index>(sizes[1], 1);

@@ -59,6 +59,8 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
   refuses([&] { cache.read(0, 3, keys, keys); }, "v [Hkv, n, Dv]", shape);
   Tensor<float> values({kHeads, 3, kValueWidth});
   refuses([&] { cache.read(0, 4, keys, values); }, "tokens must be in 0..6: got 3 from 4", option);
+  constexpr Index last = std::numeric_limits<Index>::max();
+  refuses([&] { cache.read(0, last, keys, values); }, "got 3 from 9223372036854775807", option);
 }
 
 TEST(KVCache, RefusalsLeaveItAsItWas) {
