@@ -330,6 +330,8 @@ def dot_product_attention(
             f"[qkv.jax.dot_product_attention] mask must be bool, True = may attend: got {mask.dtype.name}; see bias"
         )
     sides = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
+    if sides is not None and min(sides) < 0:
+        raise ValueError(f"[qkv.jax.dot_product_attention] local_window_size must be at least 0: got {local_window_size}")
     out, lse = attention(
         q, k, v, causal="top_left" if is_causal else False, bias=bias, keep=mask, key_lengths=key_value_seq_lengths,
         mask=None if sides is None else _top_left_window(int(sides[0]), int(sides[1])),
@@ -338,6 +340,7 @@ def dot_product_attention(
     if query_seq_lengths is not None:
         live = jnp.arange(q.shape[1])[None, :, None, None] < jnp.asarray(query_seq_lengths)[:, None, None, None]
         out = jnp.where(live, out, jnp.zeros((), out.dtype))
+        lse = jnp.where(live[:, None, :, 0, 0], lse, -jnp.inf)
     out = out.reshape(*jnp.shape(query)[:-1], v.shape[-1])
     if not return_residual:
         return out

@@ -80,7 +80,10 @@ class AttentionBias:
     _causal, _corner, _bias, _window_size, window_left, window_right = False, "bottom_right", None, None, -1, -1
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        given = dict(zip((x.strip("_?") for x in self._fields), arguments)) | {x.strip("_"): y for x, y in options.items()}
+        names = [x.strip("_?") for x in self._fields]
+        given = dict(zip(names, arguments)) | {x.strip("_"): y for x, y in options.items()}
+        if len(given) != len(arguments) + len(options) or not given.keys() <= set(names):
+            raise TypeError(f"{type(self).__name__}() takes {', '.join(names) or 'no arguments'}: got {len(arguments)} and {', '.join(options)}")
         for field in self._fields:
             if field.strip("_?") not in given and "?" not in field:
                 raise TypeError(f"{type(self).__name__}() needs {', '.join(self._fields)}")
@@ -103,10 +106,6 @@ class AttentionBias:
     def to(self, device: Any) -> Any:
         """Itself."""
         return self
-
-    def add_bias(self, bias: Tensor) -> Any:
-        """LowerTriangularMask and a tensor."""
-        return CLASSES["LowerTriangularMaskWithTensorBias"](bias)
 
     def keys(self) -> list[Tensor] | None:
         """Where each sequence's keys lie; None where there is one sequence."""
@@ -145,7 +144,10 @@ class _Packs(AttentionBias):
         then block_tables, page_size, and the window."""
         gappy, own = "Gappy" in cls.__name__, [x for x in cls._fields[2:] if x != "_batch_sizes?"]
         head = ["kv_seqstarts"] if gappy else ["kv_padding"] if "Padded" in cls.__name__ and "block_tables" not in own else []
-        a = dict(zip(["q_seqlen", *head, "kv_seqlen", *(x.strip("_?") for x in own)], arguments)) | options
+        order = ["q_seqlen", *head, "kv_seqlen", *(x.strip("_?") for x in own)]
+        a = dict(zip(order, arguments)) | options
+        if len(a) != len(arguments) + len(options):
+            raise TypeError(f"{cls.__name__}.from_seqlens() takes {', '.join(order)}, each once: got {len(arguments)} and {', '.join(options)}")
         queries, lengths, table = _SeqLenInfo.from_seqlens(a.pop("q_seqlen")), a.pop("kv_seqlen", None), a.get("block_tables")
         if gappy:
             keys = _SeqLenInfo.from_seqlens_gappy(a.pop("kv_seqstarts"), lengths, table is not None)
@@ -249,6 +251,7 @@ for _row in _ROWS.strip().splitlines():
         "_corner": "top_left" if "top_left" in _rules else "bottom_right",
         "_fields": (_more[1:],) if _more[:1] == "!" else CLASSES[_base]._fields + tuple(_more.split()),
     })  # fmt: skip
+CLASSES["LowerTriangularMask"].add_bias = lambda self, bias: CLASSES["LowerTriangularMaskWithTensorBias"](bias)
 for _name, _made in (
     ("BlockDiagonalPaddedKeysMask", "BlockDiagonalLocalAttentionPaddedKeysMask"),
     ("LowerTriangularFromBottomRightMask", "LowerTriangularFromBottomRightLocalAttentionMask"),

@@ -1,7 +1,7 @@
 """flash_attn.layers.rotary: rows turned by tables cos, sin [positions, R / 2], the first R of a head's numbers. Su 2021 (arXiv:2104.09864).
 
-x is [B, T, H, D], or packed [total, H, D] with cu_seqlens; interleaved: neighbours are turned, otherwise the two halves. A token
-behind the tables' last position stays as it is. Differentiable in x.
+x is [B, T, H, D], or packed [total, H, D] with cu_seqlens; interleaved: neighbours are turned, otherwise the two halves. Where
+offsets are a tensor, a token behind the tables' last position stays as it is, as there. Differentiable in x.
 """
 
 from __future__ import annotations
@@ -49,11 +49,18 @@ def apply_rotary_emb(
 ) -> Tensor:  # fmt: skip
     """x turned to its positions; seqlen_offsets [B] or one number: the position of each sequence's first token."""
     require_cpu("flash_attn", x=x, cos=cos, sin=sin, cu_seqlens=cu_seqlens)
-    if cu_seqlens is None:
+    lengths = None if cu_seqlens is None else cu_seqlens.diff().long()
+    longest = x.shape[1] if lengths is None else int(lengths.max()) if len(lengths) else 0
+    if not isinstance(seqlen_offsets, Tensor) and longest + seqlen_offsets > cos.shape[0]:
+        raise ValueError(
+            f"[flash_attn of qkv.standins] cos and sin must have a row for each position: got {cos.shape[0]} rows, {longest} tokens from "
+            f"position {seqlen_offsets}"
+        )
+    if lengths is None:
         at = torch.arange(x.shape[1])
         at = at + (seqlen_offsets[:, None] if isinstance(seqlen_offsets, Tensor) else seqlen_offsets)
     else:
-        lengths = cu_seqlens.diff().long()
+        assert cu_seqlens is not None
         first = cu_seqlens[:-1].long() - (seqlen_offsets.long() if isinstance(seqlen_offsets, Tensor) else seqlen_offsets)
         at = torch.arange(x.shape[0])
         at = at - _filled(torch.repeat_interleave(first, lengths), x.shape[0])

@@ -79,11 +79,12 @@ def causal_conv1d_update(
         at = cache_seqlens.long()[:, None] + torch.arange(-taps, x.shape[2])
         at = (at % length)[:, None].expand(-1, x.shape[1], -1)
         before, after = taken.gather(2, at[..., :taps]).transpose(1, 2), taken.scatter(2, at[..., taps:], x.to(taken.dtype))
+    out = convolved(rows, weight, bias, before, None, silu).transpose(1, 2)  # what it refuses leaves the state as it was
     if conv_state_indices is None:
         conv_state.copy_(after)
     else:
         conv_state[conv_state_indices.long()] = after
-    return convolved(rows, weight, bias, before, None, silu).transpose(1, 2)
+    return out
 
 
 def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -> Tensor:

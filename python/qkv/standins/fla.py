@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._arrays import require_numbers
 from ..torch._calls import sum_dtype
 from ..torch._linear_calls import Rules
 from ..torch.linear import _check, scan
@@ -141,6 +142,7 @@ def _compute(name: str, family: str, form: str, a: dict[str, Any]) -> Any:
             raise ValueError(f"[fla of qkv.standins] {name}: state_v_first and its old name transpose_state_layout are both given")
         warnings.warn(f"{name}: transpose_state_layout is now state_v_first", DeprecationWarning, stacklevel=3)
         v_first = a["transpose_state_layout"]
+    require_numbers(name, scale=a.get("scale"))
     scale = k.shape[-1] ** -0.5 if a.get("scale") is None else float(a["scale"])
     want, normalize = bool(a.get("output_final_state")), family == "linear_attn" and a.get("normalize", form != "fused_recurrent")
     g, beta = _log_decay(name, family, a, q), _beta(name, a, v) if family in _DELTA else None
@@ -191,6 +193,7 @@ def _function(family: str, form: str, names: list[str]) -> Any:
     kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     parameters = [inspect.Parameter(x, kind, default=empty if x in _NEEDS else None) for x in order]
     rule.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    globals()[name] = rule  # where pickle looks for it
     return rule
 
 

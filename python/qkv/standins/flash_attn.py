@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import _attention as functional
+from .._arrays import require_numbers
 from .._options import PositionBias
 from ..masks import Mask
+from ..torch._calls import require_shapes
 from ..torch._varlen_calls import packed
 from ..torch.varlen import _arguments
 from ._needs import bound, named, require_cpu
@@ -38,17 +40,23 @@ def _window(window: tuple[int, int], causal: bool) -> tuple[int, int]:
     return left, 0 if causal else right
 
 
-def _attend(
+def _checked(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor | None, longest_q: int, longest_k: int, dropout_p: float,
     scale: float | None, causal: bool, window: tuple[int, int], softcap: float, slopes: Tensor | None,
     used: Tensor | None = None, table: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
-    """out [tokens, H, Dv], lse [H, tokens], and the seed of dropout."""
+) -> tuple[Any, ...]:  # fmt: skip
+    """varlen_attn's arguments."""
     require_cpu(_NAME, q=q, k=k, v=v, cu_seqlens_q=cu_q, cu_seqlens_k=cu_k, alibi_slopes=slopes)
-    arguments = _arguments(
+    require_numbers(_NAME, softcap=softcap)
+    return _arguments(
         q, k, v, cu_q, cu_k, longest_q, longest_k, scale=scale, window_size=_window(window, causal), enable_gqa=True, seqused_k=used,
         block_table=table, softcap=max(float(softcap), 0.0), dropout_p=dropout_p, alibi_slopes=slopes, sinks=None,
     )  # fmt: skip
+
+
+def _attend(*given: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """_checked's arguments -> out [tokens, H, Dv], lse [H, tokens], and the seed of dropout."""
+    arguments = _checked(*given)
     out, lse = packed(*arguments)
     return out, lse.detach(), arguments[9]
 
@@ -77,6 +85,7 @@ def flash_attn_func(
     return_attn_probs: bool = False,
 ) -> Any:  # fmt: skip
     """q [B, Tq, H, D], k, v [B, Tk, Hkv, D] -> out [B, Tq, H, D], or (out, lse [B, H, Tq], S_dmask [B, H, Tq, Tk] or None)."""
+    require_shapes("flash_attn_func", {"q": (q, "B Tq H D"), "k": (k, "B Tk Hkv D"), "v": (v, "B Tk Hkv Dv")})
     batch, length = q.shape[:2]
     cu_q, cu_k = _offsets(batch, length), _offsets(batch, k.shape[1])
     rules = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
@@ -170,6 +179,12 @@ def flash_attn_with_kvcache(
         raise ValueError(f"[{_NAME} of qkv.standins] k and v must be given together: got {'v' if k is None else 'k'} alone")
     if k is None and rotary_cos is not None or (rotary_cos is None) is not (rotary_sin is None):
         raise NotImplementedError(f"[{_NAME} of qkv.standins] rotary_cos and rotary_sin turn new keys: k, and both, must be given")
+    if cache_batch_idx is not None and block_table is not None:
+        raise NotImplementedError(f"[{_NAME} of qkv.standins] cache_batch_idx and block_table exclude each other: both are given")
+    if k is not None and cache_seqlens is None:
+        raise ValueError(f"[{_NAME} of qkv.standins] cache_seqlens must be given with k: where the new keys go")
+    caches = {"q": (q, "B Tq H D"), "k_cache": (k_cache, "rows size Hkv D"), "v_cache": (v_cache, "rows size Hkv Dv")}
+    require_shapes("flash_attn_with_kvcache", caches | {"k": (k, "B new Hkv D"), "v": (v, "B new Hkv Dv")})
     batch, length = q.shape[:2]
     size, new = k_cache.shape[1], 0 if k is None else k.shape[1]
     which = torch.arange(batch) if cache_batch_idx is None else cache_batch_idx.long()
@@ -180,17 +195,25 @@ def flash_attn_with_kvcache(
     if batch and int(used.max()) > capacity:
         held = "block_table" if block_table is not None else "cache"
         raise RuntimeError(f"[flash_attn of qkv.standins] cache_seqlens and new keys must fit the {held} of {capacity}: got {used.tolist()}")
+    at = before[:, None] + torch.arange(new)
+    page = table.gather(1, at // size) if new and batch else table[:, :0]
+    if bool(((page < 0) | (page >= k_cache.shape[0])).any()):
+        raise ValueError(f"[{_NAME} of qkv.standins] new keys must go to one of {k_cache.shape[0]} pages: got {page.unique().tolist()}")
+    cu_q, rules = _offsets(batch, length), (0.0, softmax_scale, causal, window_size, softcap, alibi_slopes)
+    _checked(q.flatten(0, 1), k_cache, v_cache, cu_q, None, length, capacity, *rules, used, table)  # before a cache changes
     if rotary_cos is not None and rotary_sin is not None and k is not None:
+        if batch and int(used.max()) > min(len(rotary_cos), len(rotary_sin)):
+            raise ValueError(
+                f"[{_NAME} of qkv.standins] rotary_cos and rotary_sin must have a row for each of {int(used.max())} positions: got "
+                f"{len(rotary_cos)}, {len(rotary_sin)}"
+            )
         turn = {"interleaved": rotary_interleaved}
         k = apply_rotary_emb(k, rotary_cos, rotary_sin, seqlen_offsets=before, **turn)
         one_position = not causal and tuple(window_size) == (-1, -1)
         turned = q.flatten(1, 2)[:, None] if one_position else q
         q = apply_rotary_emb(turned, rotary_cos, rotary_sin, seqlen_offsets=before, **turn).reshape(q.shape)
     if k is not None:
-        at = before[:, None] + torch.arange(new)
-        page = table.gather(1, at // size)
         k_cache[page, at % size], v_cache[page, at % size] = k.to(k_cache.dtype), v.to(v_cache.dtype)  # type: ignore[union-attr]
-    cu_q, rules = _offsets(batch, length), (0.0, softmax_scale, causal, window_size, softcap, alibi_slopes)
     rows = q.flatten(0, 1)
     if cache_leftpad is None:
         out, lse, _ = _attend(rows, k_cache, v_cache, cu_q, None, length, capacity, *rules, used, table)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..torch import selective_scan, short_convolution
-from ..torch._calls import sum_dtype
+from ..torch._calls import require_shapes, sum_dtype
 from ..torch._linear_calls import Rules
 from ..torch._linear_calls import step as step_of_heads
 from ..torch._scan_calls import step
@@ -132,6 +132,8 @@ def selective_state_update(
     """One token: state [B, D, N], which is updated, x, dt, z [B, D], A [D, N], B, C [B, N], D, dt_bias [D] -> out [B, D]; or of heads,
     [B, H, D, N] and so on, B, C [B, G, N]. state_batch_indices [B]: the rows of a larger state. No gradients."""
     require_cpu(_NAME, state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z)
+    row = "B H P" if x.dim() == 3 else "B P"  # everything is checked before the state changes
+    require_shapes("selective_state_update", {"x": (x, row), "z": (z, row), "D": (D, row[2:])})
     wide = torch.promote_types(sum_dtype(x), state.dtype)
     taken = state if state_batch_indices is None else state[state_batch_indices.long()]
     after = taken.to(wide)  # the state itself, where it is of this type
@@ -173,10 +175,14 @@ def mamba_chunk_scan_combined(
     require_cpu(_NAME, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, initial_states=initial_states)
     if return_varlen_states and (cu_seqlens is None or x.shape[0] != 1):
         raise ValueError(f"[{_NAME} of qkv.standins] return_varlen_states needs cu_seqlens and one row: got x {list(x.shape)}")
+    if cu_seqlens is not None and x.shape[0] != 1:
+        raise ValueError(f"[{_NAME} of qkv.standins] cu_seqlens cuts one row: got x {list(x.shape)}")
+    if cu_seqlens is not None and seq_idx is not None and not torch.equal(_starts(seq_idx), cu_seqlens.long().unique()):
+        raise ValueError(f"[{_NAME} of qkv.standins] seq_idx must begin its sequences where cu_seqlens does: got {cu_seqlens.tolist()}")
     wide = sum_dtype(x)
     dt = _step(dt, dt_bias, dt_softplus, tuple(dt_limit)).to(wide)
     state = None if initial_states is None else initial_states.transpose(-1, -2)
-    offsets = cu_seqlens if return_varlen_states else None if seq_idx is None else _starts(seq_idx)
+    offsets = cu_seqlens if seq_idx is None or return_varlen_states else _starts(seq_idx)
     rows: list[Any] = [C.to(wide), B.to(wide), x.to(wide) * dt[..., None], A.to(wide) * dt]
     first = last = None
     if offsets is not None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .._arrays import require_numbers
 from ..masks import Mask
 from ..torch._calls import Rules, draw_seed, inner_contiguous, sum_dtype
 from ..torch._graph import attend_with_lse, attention
@@ -95,6 +96,7 @@ def _attention(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """out and lse. An output_dtype wider than the query's is computed in."""
     tensor = attn_bias if isinstance(attn_bias, Tensor) else getattr(attn_bias, "_bias", None)
+    require_numbers("memory_efficient_attention", scale=scale, p=p)
     _fits(query, key, value, attn_bias, tensor, p)
     pair = key, value
     if all(x.dim() > 3 and x.stride(-2) == 0 and not (x.requires_grad and x.is_leaf) for x in pair):

@@ -10,7 +10,7 @@ score_mod is one of
         slower; a tensor that it captures and that requires a gradient is refused, as it would get none
 block_mask is None, a qkv.Mask, or what torch.nn.attention.flex_attention.create_block_mask made. The latter is written out
 once, one byte per pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
-Not supported: kernel_options, paged attention, max_scores, torch.compile (there is a graph break, and the call runs eagerly).
+kernel_options change nothing. Not supported: paged attention, max_scores, torch.compile (there is a graph break, and the call runs eagerly).
 """
 
 from __future__ import annotations
@@ -124,6 +124,7 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
             raise ArgumentError(
                 "[flex_attention] a SoftCap comes before a bias in a sequence of score_mods: it caps scores alone"
             )
+        require_numbers("flex_attention", **{"the cap of a SoftCap": score_mod.cap})
         return replace(rules, softcap=float(score_mod.cap)), None
     if isinstance(score_mod, PositionBias):
         return replace(rules, table=lambda _: score_mod._core), None

@@ -109,6 +109,8 @@ def attend(
 
     is_causal: True (top left), or "bottom_right".
     """
+    if dropout_p != 0 and not 0 <= dropout_p <= 1:
+        raise ArgumentError(f"[scaled_dot_product_attention] dropout_p must be from 0 to 1: got {dropout_p}")
     if not direct(q, k, v, bias, keep):
         if is_causal == "bottom_right":  # the operators know only the top left
             q_len, kv_len = q.shape[2], k.shape[2]

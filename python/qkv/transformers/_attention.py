@@ -97,6 +97,8 @@ def _masks(attention_mask: Any, q_len: int, kv_len: int) -> tuple[dict[str, Any]
     mask = attention_mask[..., :kv_len]
     if mask.dtype == torch.bool:
         return {"keep": mask}, None
+    if not mask.is_floating_point():
+        raise TypeError(f"[qkv.transformers] attention_mask must be bool, or floats that are added to scores: got {mask.dtype}")
     return {}, mask
 
 

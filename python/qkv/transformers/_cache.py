@@ -39,6 +39,9 @@ class GrowingLayer(DynamicLayer):
             self.lazy_initialization(key_states, value_states)
             self.memory, self.lost = None, 0
         held = self.get_seq_length()
+        for x, old in ((key_states, self.keys), (value_states, self.values)):
+            if held and (x.dtype != old.dtype or x.shape[:2] != old.shape[:2] or x.shape[3:] != old.shape[3:]):
+                return super().update(key_states, value_states, *args, **kwargs)  # which promotes types and refuses shapes
         total = held + key_states.shape[2]
         new = (key_states, value_states)
         if self.has_room(total):

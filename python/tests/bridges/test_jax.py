@@ -173,6 +173,13 @@ def test_without_batch_axis_and_residual() -> None:
     want, want_lse = jax.nn.dot_product_attention(q, k, v, return_residual=True)
     assert out.shape == want.shape and lse.shape == want_lse.shape
     np.testing.assert_allclose(lse, want_lse, rtol=1e-5)
+    lengths = {"query_seq_lengths": jnp.array([3], jnp.int32), "key_value_seq_lengths": jnp.array([4], jnp.int32), "return_residual": True}
+    _, lse = qkv.jax.dot_product_attention(q[None], k[None], v[None], **lengths)
+    _, want_lse = jax.nn.dot_product_attention(q[None], k[None], v[None], **lengths)
+    np.testing.assert_allclose(lse[:, :3], want_lse[:, :3], rtol=1e-5)
+    assert bool((lse[:, 3:] == -jnp.inf).all()) and bool((want_lse[:, 3:] < -1e38).all())
+    with pytest.raises(ValueError, match="local_window_size must be at least 0"):
+        qkv.jax.dot_product_attention(q, k, v, local_window_size=(-1, 3))
 
 
 def test_empty_sizes() -> None:

@@ -120,6 +120,29 @@ def test_a_growing_cache_writes_behind_what_it_holds() -> None:
     assert made[0].shape == (1, 95) and torch.equal(*made)
 
 
+def test_a_growing_cache_promotes_and_refuses_as_transformers_does() -> None:
+    llama = tf.LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48, vocab_size=61)
+    rows = torch.randn(2, 4, 5, 8)
+    with torch.no_grad():
+        for first, then in ((rows.bfloat16(), rows), (rows, rows.double())):
+            held = [tf.DynamicCache(config=llama), qkv.transformers.growing_cache(llama)]
+            keys = [[cache.update(x, x, 0)[0] for x in (first, then, then)][-1] for cache in held]
+            assert keys[0].dtype == keys[1].dtype and torch.equal(*keys)
+        cache = qkv.transformers.growing_cache(llama)
+        cache.update(rows, rows, 0)
+        for wrong in (rows[:1], rows[:, :1], rows[..., :1]):
+            with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
+                cache.update(wrong, wrong, 0)
+        assert torch.equal(cache.layers[0].keys, rows)
+
+
+def test_an_integer_mask_is_refused() -> None:
+    """As by sdpa: added to scores it would hide nothing."""
+    model = model_with("deepseek_v3", "qkv")
+    with pytest.raises(TypeError, match="must be bool, or floats that are added to scores: got torch.int64"):
+        model(torch.randint(3, 61, (1, 5)), attention_mask=torch.ones(1, 1, 5, 5, dtype=torch.long).tril())
+
+
 def test_unregister_and_other_implementations_compute_keys_and_values(absorbed: list[int]) -> None:
     inputs = inputs_of("deepseek_v3")
     model = model_with("deepseek_v3", "sdpa")

@@ -61,6 +61,8 @@ VALUES: dict[str, Callable[[], Any]] = {
     "divide": lambda: sdpa(X, X[:, :2], X[:, :2], enable_gqa=True),
     "two axes": lambda: sdpa(X[0, 0, 0], X, X),
     "CPU": lambda: sdpa(X.to("meta"), X, X),
+    "dropout_p must be from 0 to 1: got -0.5": lambda: sdpa(X, X, X, dropout_p=-0.5),
+    "dropout_p must be from 0 to 1: got nan": lambda: sdpa(X, X, X, dropout_p=float("nan")),
     r"attn_mask must be dense.*sparse.*to_dense\(\)": lambda: sdpa(X, X, X, torch.eye(5).to_sparse()),
     r"causal_lower_right\(5, 5\): got one of \(4, 5\)": lambda: sdpa(X, X, X, bias.causal_lower_right(4, 5)),
     "exclude each other:": lambda: sdpa(X, X, X, bias.causal_lower_right(5, 5), is_causal=True),

@@ -15,6 +15,7 @@ import qkv
 import qkv.nn
 import qkv.torch as qt
 import torch.nn.functional as F
+from qkv.standins import fla, flash_attn, xformers
 from support_torch import numbers
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -136,6 +137,7 @@ def test_negated_gradients_and_masks_under_enable() -> None:
         assert torch.equal(*(F.scaled_dot_product_attention(Q, m, V, n) for m, n in ((torch._neg_view(K), -mask), (-K, torch._neg_view(mask)))))
 
 
+PACK = xformers.CLASSES["BlockDiagonalMask"].from_seqlens([1, 1])
 SCALED: dict[str, Callable[[Any], Any]] = {
     "attention": lambda s: qkv.attention(Q, K, V, scale=s),
     "softcap": lambda s: qkv.attention(Q, K, V, softcap=s),
@@ -146,6 +148,11 @@ SCALED: dict[str, Callable[[Any], Any]] = {
     "delta rule": lambda s: qt.chunk_gated_delta_rule(
         X[None], X[None], X[None], f32(6, 1, 2, 4), f32(7, 1, 2, 4).sigmoid(), scale=s
     ),
+    "SoftCap": lambda s: qt.flex_attention(Q, K, V, qt.SoftCap(s)),
+    "flash_attn softcap": lambda s: flash_attn.flash_attn_func(X[None], X[None], X[None], softcap=s),
+    "xformers scale": lambda s: xformers._attention(X[None], X[None], X[None], scale=s),
+    "xformers packs": lambda s: xformers._attention(X[None], X[None], X[None], PACK, scale=s),
+    "fla scale": lambda s: fla.MODULES["fla.ops"]["chunk_gla"](X[None], X[None], X[None], X[None], scale=s),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -134,6 +135,10 @@ def test_refusals_name_the_argument(arguments: dict[str, Any], error: type[Excep
     given = {x: torch.zeros(1, 8, 2, 4) for x in ("q", "k", "v", "g")} | {"beta": torch.zeros(1, 8, 2)}
     with pytest.raises(error, match=text):
         OPS["chunk_kda"](**{**given, **arguments})
+
+
+def test_functions_are_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(OPS["chunk_gla"])) is OPS["chunk_gla"]
 
 
 def test_scores_of_packed_sequences_are_refused() -> None:

@@ -152,6 +152,53 @@ def test_caches_are_appended_to_and_read(paged: bool) -> None:
         flash_attn.flash_attn_with_kvcache(step(q), *caches, step(k), step(v), cache_seqlens=7, **given)
 
 
+def new_key(**changed: Any) -> dict[str, Any]:
+    """A step of one token on a cache of two sequences of 8."""
+    q, cache = numbers(1, 2, 1, 4, 8, dtype=torch.float32), numbers(2, 2, 8, 2, 8, dtype=torch.float32)
+    given = {"q": q, "k_cache": cache, "v_cache": cache.clone(), "k": q[:, :, :2], "v": q[:, :, :2], "cache_seqlens": 5}
+    return given | changed
+
+
+TABLES = torch.zeros(4, 4)
+REFUSED = {
+    r"k must be \[B, new, Hkv, D\] = \[2, 1, 2, 8\]": {"k": torch.zeros(2, 1, 1, 8)},
+    "v must be": {"v": torch.zeros(1, 1, 2, 8)},
+    "cache_seqlens must be given": {"cache_seqlens": None},
+    "exclude each other": {"cache_batch_idx": torch.tensor([0, 1]), "block_table": torch.zeros(2, 1, dtype=torch.int32)},
+    "one of 2 pages": {"block_table": torch.tensor([[0], [-1]], dtype=torch.int32)},
+    "must have one type|the same type|float": {"q": torch.zeros(2, 1, 4, 8, dtype=torch.float64)},
+    "alibi_slopes must be": {"alibi_slopes": torch.zeros(3)},
+    "each of 6 positions": {"rotary_cos": TABLES, "rotary_sin": TABLES},
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_a_cache_is_as_it_was_where_a_call_is_refused(text: str) -> None:
+    given = new_key(**REFUSED[text])
+    before = [given[name].clone() for name in ("k_cache", "v_cache")]
+    with pytest.raises((ValueError, TypeError, NotImplementedError, RuntimeError), match=text):
+        flash_attn.flash_attn_with_kvcache(**given)
+    assert torch.equal(given["k_cache"], before[0]) and torch.equal(given["v_cache"], before[1])
+    flash_attn.flash_attn_with_kvcache(**new_key())
+
+
+def test_keys_of_another_batch_are_refused() -> None:
+    q, k = numbers(1, 2, 6, 4, 8), numbers(2, 4, 3, 4, 8)
+    with pytest.raises(ValueError, match=r"k must be \[B, Tk, Hkv, D\] = \[2, Tk, Hkv, 8\]"):
+        flash_attn.flash_attn_func(q, k, k)
+
+
+def test_rotary_tables_cover_the_positions() -> None:
+    cos, sin, x = torch.zeros(4, 4), torch.ones(4, 4), numbers(1, 1, 4, 2, 8)
+    rotary.apply_rotary_emb(x, cos, sin)
+    for given in ({"x": numbers(1, 1, 8, 2, 8)}, {"x": x, "seqlen_offsets": 1}, {"x": numbers(1, 7, 2, 8), "cu_seqlens": torch.tensor([0, 2, 7])}):
+        with pytest.raises(ValueError, match="cos and sin must have a row for each position: got 4"):
+            rotary.apply_rotary_emb(**given, cos=cos, sin=sin)
+    rotary.apply_rotary_emb(numbers(1, 7, 2, 8), cos, sin, cu_seqlens=torch.tensor([0, 3, 7]))
+    with pytest.raises(ValueError, match="each position"):
+        rotary.RotaryEmbedding(8)(numbers(1, 1, 5, 3, 2, 8), max_seqlen=3)
+
+
 def test_rotary_in_place_of_a_leaf_changes_its_memory_and_gives_the_graph() -> None:
     cos, sin = numbers(1, 3, 2), numbers(2, 3, 2)
     for change, x in ((rotary.apply_rotary_emb_kv_, leaf(3, 1, 3, 2, 2, 6)), (rotary.apply_rotary_emb_qkv_, leaf(4, 1, 3, 3, 2, 6))):

@@ -4,6 +4,7 @@ tests/peers/run.py."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -154,6 +155,12 @@ def test_mamba_2_of_packs_is_each_sequence_alone() -> None:
     rest = {"cu_seqlens": torch.tensor([0, 3, 8]), "seq_idx": seq_idx[:1], "return_varlen_states": True}
     _, states = mamba_chunk_scan_combined(x[:1], dt[:1], A, B[:1], C[:1], 4, **options, **rest)
     near(states, torch.cat([alone(0, 0, 3, None)[1], alone(0, 3, 8, None)[1]]))
+    parts = torch.cat([alone(0, 0, 3, None)[0], alone(0, 3, 8, None)[0]], 1)
+    near(mamba_chunk_scan_combined(x[:1], dt[:1], A, B[:1], C[:1], 4, **options, cu_seqlens=torch.tensor([0, 3, 3, 8])), parts)
+    for cut in ({"cu_seqlens": torch.tensor([0, 4, 8]), "seq_idx": seq_idx[:1]}, {"cu_seqlens": torch.tensor([0, 8])}):
+        rows = 1 if "seq_idx" in cut else 2
+        with pytest.raises(ValueError, match="cu_seqlens"):
+            mamba_chunk_scan_combined(x[:rows], dt[:rows], A, B[:rows], C[:rows], 4, **cut)
 
     zxbcdt, weight, norm = numbers(10, 1, 8, 2 * 7 + 2 * 12 + 20 + 4), numbers(11, 32, 4), numbers(12, 12)
     up, z, xBC, step = zxbcdt.split((14, 12, 32, 4), -1)
@@ -180,6 +187,27 @@ def test_mamba_2_keeps_dt_in_its_limit_and_mamba_1_has_none() -> None:
     assert torch.equal(mamba_chunk_scan_combined(x, dt, A, B, C, 4), mamba_chunk_scan_combined(x, dt.clamp(min=0), A, B, C, 4))
     u, dt, A, B = numbers(1, 1, 4, 8), numbers(2, 1, 4, 8), -numbers(3, 4, 5).abs(), numbers(5, 4, 5)
     assert not torch.equal(selective_scan_fn(u, dt, A, B, B), selective_scan_fn(u, dt.clamp(min=0), A, B, B))
+
+
+def test_a_state_is_as_it_was_where_a_step_is_refused() -> None:
+    from causal_conv1d import causal_conv1d_update
+    from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+
+    def refused(call: Any, state: Tensor, *arguments: Any, **options: Any) -> None:
+        before = state.clone()
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            call(*arguments, **options)
+        assert torch.equal(state, before)
+
+    state, weight, x = numbers(1, 2, 6, 3), numbers(2, 6, 4), numbers(3, 2, 6)
+    refused(causal_conv1d_update, state, x, state, weight[:5])
+    refused(causal_conv1d_update, state, x, state, weight, numbers(4, 5))
+    refused(causal_conv1d_update, state[..., :2], x, state[..., :2], weight)
+    x, A, B = numbers(1, 2, 4, 3), -numbers(2, 4).abs()[:, None, None].expand(4, 3, 5), numbers(3, 2, 2, 5)
+    state, dt = numbers(4, 2, 4, 3, 5), numbers(5, 2, 4)[..., None].expand(2, 4, 3)
+    refused(selective_state_update, state, state, x, dt, A, B, B, z=numbers(6, 2, 4, 1))
+    refused(selective_state_update, state, state, x, dt, A, B, B, D=numbers(6, 3))
+    refused(selective_state_update, state[:, 0], state[:, 0], x[:, 0], dt[:, 0], A[0], B[:, 0], B[:, 0], z=numbers(6, 3, 3))
 
 
 def test_what_is_not_computed_is_named() -> None:

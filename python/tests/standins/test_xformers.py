@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -119,6 +119,32 @@ def test_dropout_repeats_with_its_seed_and_lists_are_split_again() -> None:
 def test_refusals_name_the_argument(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         attend(**{**{x: torch.zeros(1, 4, 2, 8) for x in ("query", "key", "value")}, **arguments})
+
+
+def test_a_scale_that_is_a_tensor_is_refused() -> None:
+    """Its first value would stay."""
+    x = torch.zeros(1, 4, 2, 8)
+    with pytest.raises(TypeError, match="scale must be a number"):
+        attend(x, x, x, scale=torch.tensor(0.5))
+
+
+MISSPELT = [
+    lambda: C["BlockDiagonalMask"].from_seqlens(Q, kv_seqlens=KV), lambda: C["BlockDiagonalMask"].from_seqlens(Q, KV, KV),
+    lambda: C["BlockDiagonalMask"].from_seqlens(Q, KV, kv_seqlen=KV), lambda: C["LocalAttentionFromBottomRightMask"](2, 3, 4),
+    lambda: C["LocalAttentionFromBottomRightMask"](2, 3, causal=True), lambda: C["LowerTriangularFromBottomRightMask"](3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MISSPELT)
+def test_arguments_that_a_bias_does_not_have(make: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match="takes"):
+        make()
+
+
+def test_only_the_triangle_takes_a_tensor() -> None:
+    bias = torch.zeros(1, 2, 4, 4)
+    assert torch.equal(C["LowerTriangularMask"]().add_bias(bias)._bias, bias)
+    assert not any(hasattr(C[name], "add_bias") for name in ("BlockDiagonalMask", "LowerTriangularFromBottomRightMask"))
 
 
 def test_imports() -> None:
