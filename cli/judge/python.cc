@@ -124,8 +124,8 @@ class Judgement {
 
  private:
   ChildCommand command() const {
-    std::vector<std::string> words = {python_.string(), "-I", "-B", (scratch_.path() / "_judge").string(),
-        scratch_.given().string(), folder_.string()};
+    std::vector<std::string> words = {
+        python_.string(), "-B", (scratch_.path() / "_judge").string(), scratch_.given().string(), folder_.string()};
     if (options_.sandbox) {
       const fs::path home = fs::absolute(python_).parent_path().parent_path();  // of an environment
       words = sandboxed(words, scratch_, {fs::absolute(options_.file).parent_path(), home});

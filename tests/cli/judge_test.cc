@@ -39,6 +39,25 @@ TEST_F(Judge, AWrongOneIsNamedWithItsPlaceInTheFormula) {
   EXPECT_FALSE(has(hint.out, "^^^")) << hint.out;
 }
 
+/// What works under `python3 mine.py` works here: standard streams with all that Python's have, sys.argv, modules of
+/// PYTHONPATH.
+TEST_F(Judge, TheCodeRunsAsUnderPython) {
+  QKV_NEEDS_PYTHON(python, "numpy");
+  std::filesystem::create_directory(path("mine"));
+  std::filesystem::create_directory(path("beside"));
+  write("beside/of_the_path.py", "");
+  write_sdpa("mine/mine.py");
+  const std::string sdpa = contents(path("mine/mine.py"));
+  for (const char* first :
+      {"sys.stdout.reconfigure(encoding='utf-8')", "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='utf-8')",
+          "faulthandler.enable()", "argparse.ArgumentParser().parse_args()", "import of_the_path"}) {
+    write("mine/mine.py", "import argparse, faulthandler, io, sys\n" + std::string(first) + "\nprint('掩码')\n" + sdpa);
+    const Outcome outcome = run({"judge", "mine/mine.py", "--python", python},
+        {"TMPDIR=" + path("tmp").string(), "PYTHONPATH=" + path("beside").string()});
+    EXPECT_EQ(outcome.code, 0) << first << ": " << outcome.out << outcome.err;
+  }
+}
+
 TEST_F(Judge, EditorsAreToldTheLine) {
   QKV_NEEDS_PYTHON(python, "numpy");
   write_sdpa("my file.py", "1");

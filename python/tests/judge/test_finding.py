@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 from qkv._judge.runner.describing import as_json
-from qkv._judge.runner.errors import Stop
+from qkv._judge.runner.errors import People, Stop
 from qkv._judge.runner.subject import Subject
 from support_judge import SOFTMAX, right, subject_of
 
@@ -126,6 +127,30 @@ NOT_JUDGED = [
 def test_what_is_not_judged_is_said(tmp_path: Path, text: str, name: str, says: str) -> None:
     with pytest.raises(Stop, match=says):
         subject_of(tmp_path, text, name=name)
+
+
+TABLE = """
+class RotaryEmbedding:
+    def __init__(self, dim, base=10000):
+        self.frequencies = base ** -(np.arange(0, dim, 2) / dim)
+
+    def forward(self, x, positions):
+        angles = np.outer(positions, self.frequencies)
+        return np.cos(angles), np.sin(angles)
+"""
+
+
+def test_a_table_of_cosines_is_no_rotation(tmp_path: Path) -> None:
+    """Hugging Face's files have it beside what rotates."""
+    with pytest.raises(Stop, match="nothing in mine.py looks like attention"):
+        subject_of(tmp_path, "import numpy as np\n" + TABLE)
+    assert functions(tmp_path, TABLE, SDPA.format(name="sdpa")).task == "sdpa"
+
+
+def test_pythons_own_modules_are_nobodys(tmp_path: Path) -> None:
+    """They lie below the person's folder where Python is installed in it."""
+    people = People(Path(copy.__file__).parents[2] / "mine.py")
+    assert people.owns(str(Path(copy.__file__).parents[2] / "beside.py")) and not people.owns(copy.__file__)
 
 
 def test_a_soft_cap_that_a_call_gives_is_a_task(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python3 -I -B FOLDER GIVEN DIR`: the runner as a child process of the tool. The folder is a package of whatever name it has."""
+"""`python3 -B FOLDER GIVEN DIR`: the runner as a child process of the tool. The folder is a package of whatever name it has."""
 
 import importlib
 import sys

@@ -59,6 +59,10 @@ class NoTask(Stop):
         self.about["check"] = "has a task"
 
 
+#: Python's own modules: they may lie below the person's folder, as those of a Python in a home folder do.
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
+
 class People:
     """Which files are the person's: one file and what lies in its folder, or the file of an object."""
 
@@ -70,8 +74,9 @@ class People:
     def owns(self, filename: str) -> bool:
         if filename == self.file or self.folder is None or filename.startswith("<"):  # <frozen importlib._bootstrap> lies in no folder
             return filename == self.file
-        others = "site-packages" in filename or os.sep + "_judge" + os.sep in filename
-        return os.path.abspath(filename).startswith(self.folder) and not others
+        path = os.path.abspath(filename)
+        others = "site-packages" in path or os.sep + "_judge" + os.sep in path or path.startswith(_LIBRARY)
+        return path.startswith(self.folder) and not others
 
     def lines(self, error: BaseException) -> str:
         """The traceback's frames in the person's files, as Python prints them, and the error."""

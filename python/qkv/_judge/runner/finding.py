@@ -16,7 +16,7 @@ from .building import settings_of
 from .calling import keeps
 from .contracts import names, tasks
 from .errors import NoTask, People, Stop, plainly
-from .frameworks import is_module_class, named, reads, source_of
+from .frameworks import gives_tables, is_module_class, named, reads, source_of
 from .match import arguments_of, required
 
 
@@ -119,6 +119,8 @@ def _beyond(thing: Any, task: str) -> str:
 
 def guess(name: str, thing: Any) -> Candidate | None:
     """What a function or class would be judged as; None where nothing fits."""
+    if gives_tables(_called(thing)):
+        return None  # what rotates with them is beside it
     part = parts.guess(name, thing)
     if part is not None:
         own = name in (*tasks.FUNCTIONS[part], *tasks.TASKS[part].classes)

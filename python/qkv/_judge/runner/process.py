@@ -21,7 +21,7 @@ from .trace.where import find_line
 
 #: Above what a person's file opens by chance.
 _FIRST_DESCRIPTOR = 64
-#: Characters that reach the file behind stdout or stderr; more is dropped, so that no limit on files ends the process.
+#: Bytes that reach the file behind stdout or stderr; more is dropped, so that no limit on files ends the process.
 _MOST_OUTPUT = 1 << 18
 
 
@@ -32,24 +32,32 @@ def _channel(descriptor: int, mode: str) -> Any:
     return open(moved, mode, buffering=1, encoding="utf-8")
 
 
-class Bounded(io.TextIOBase):
-    """What the person's code prints, up to a limit."""
+class Bounded(io.RawIOBase):
+    """What the person's code writes to a descriptor, up to a limit."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._left = stream, _MOST_OUTPUT
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._left = descriptor, _MOST_OUTPUT
 
     def writable(self) -> bool:
         return True
 
-    def write(self, text: str) -> int:
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
         if self._left > 0:
             try:
-                self._stream.write(text[: self._left])
-                self._stream.flush()
-            except (OSError, ValueError):
+                os.write(self._descriptor, bytes(data)[: self._left])
+            except OSError:
                 self._left = 0
-            self._left -= len(text)
-        return len(text)
+            self._left -= size
+        return size
+
+
+def _printing(descriptor: int) -> io.TextIOWrapper:
+    """As Python's own sys.stdout: it has .buffer, .fileno() and .reconfigure()."""
+    return io.TextIOWrapper(Bounded(descriptor), "utf-8", "backslashreplace", write_through=True)  # type: ignore[type-var]
 
 
 def run(subject: Subject, given: Path, folder: Path) -> None:
@@ -77,10 +85,12 @@ def watch(subject: Subject, given: Path, folder: Path, reading: int) -> None:
 
 def main(arguments: list[str]) -> None:
     reader, writer = _channel(3, "r"), _channel(4, "w")
-    sys.stdout, sys.stderr = Bounded(sys.stdout), Bounded(sys.stderr)
+    sys.stdout = sys.__stdout__ = _printing(1)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _printing(2)  # type: ignore[misc]
     sys.stdin = open(os.devnull, encoding="utf-8")
     given, folder = (Path(argument).resolve() for argument in arguments)
     request = json.loads((given / "request.json").read_text(encoding="utf-8"))
+    sys.argv = [request["file"]]
     subject: Subject | None = None
     try:
         subject = subject_of_file(request)
