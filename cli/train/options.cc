@@ -225,8 +225,8 @@ TrainRun make_run(const TrainCommandOptions& options) {
   if (!options.cut.empty()) {
     cut = parse_heads("--cut", options.cut);
     const Index any = 0;  // heads that are not there are refused before training
-    Context own(options.compute.context());
-    about("--cut", [&] { (void)model.logits({&any, {1, 1}}, own, cut); });
+    Context alone(options.compute.context());
+    about("--cut", [&] { (void)model.logits({&any, {1, 1}}, alone, cut); });
   }
   return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train),
       std::move(sample), std::move(cut)};

@@ -103,15 +103,17 @@ QKV_LESSON const char* lesson_command() {
 /// The loss of who knows by heart how the text goes on, and sees its last `seen` characters; 0: how often each comes.
 QKV_LESSON double lesson_known_loss(int seen) {
   return lesson::answer([&] {
-    const std::string& text = lesson::model("known_loss").text;
-    const auto n = static_cast<std::size_t>(seen);
-    std::string round = text;
-    while (round.size() < text.size() + n + 1) round += text;
-    std::map<std::string_view, double> count;
-    const auto part = [&](std::size_t at, std::size_t length) { return std::string_view(round).substr(at, length); };
-    for (std::size_t at = 0; at < text.size(); ++at) ++count[part(at, n)], ++count[part(at, n + 1)];
+    const auto& m = lesson::model("known_loss");
+    const std::vector<Index> text = m.tokenizer.encode(m.text);
+    std::map<std::vector<Index>, double> count;
+    const auto part = [&](std::size_t at, int length) {  // round and round
+      std::vector<Index> ids;
+      for (; length > 0; --length, ++at) ids.push_back(text[at % text.size()]);
+      return ids;
+    };
+    for (std::size_t at = 0; at < text.size(); ++at) ++count[part(at, seen)], ++count[part(at, seen + 1)];
     double sum = 0;
-    for (std::size_t at = 0; at < text.size(); ++at) sum -= std::log(count[part(at, n + 1)] / count[part(at, n)]);
+    for (std::size_t at = 0; at < text.size(); ++at) sum -= std::log(count[part(at, seen + 1)] / count[part(at, seen)]);
     return sum / static_cast<double>(text.size());
   });
 }

@@ -171,8 +171,8 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
 void AttentionLM::backward(Activations& activations, Context& context) {
   Impl& m = *impl_;
   Activations::Impl& a = *activations.impl_;
-  check<OptionError>(
-      a.layers.size() == m.blocks.size() && std::ranges::equal(a.dlogits.sizes(), a.sizes(m.config.vocab_size)),
+  const std::array<Index, 3> sizes = a.sizes(m.config.vocab_size);
+  check<OptionError>(a.layers.size() == m.blocks.size() && a.dlogits.sizes() == std::vector(sizes.begin(), sizes.end()),
       "AttentionLM::backward", "activations must come from this model's forward and loss: got ", a.layers.size(),
       " layers, gradients of logits ", a.dlogits);
   for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);

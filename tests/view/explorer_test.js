@@ -135,6 +135,8 @@ assert.deepStrictEqual(names(2000, 500).slice(1, 4), [[50, "50 a\u2423token"], [
 const heavy = of("heaviestOf")(stored, 5), sorted = [...weights].sort((a, b) => b - a);
 assert.deepStrictEqual([...heavy.rows.values()].flatMap(row => [...row].filter(w => w > 0)).sort((a, b) => b - a), sorted.slice(0, 5));
 assert.ok([...heavy.rows].every(([q, row]) => heavy.queries.includes(q) && row.every((w, j) => w === 0 || heavy.keys.includes(j) && w === weights[q * 50 + j])));
+const alike = of("heaviestOf")(of("storedHead")(new Float32Array(400).fill(.05), 20, 20), 60);
+assert.strictEqual([...alike.rows.values()].flatMap(row => [...row]).filter(w => w > 0).length, 60);  // of equal ones no more
 
 // --- pattern.js, overview.js, side.js: numbers that heads are sorted by, kinds, axes.
 near(of("cosine")([1, 2, 2], [2, 1, 2]), 8 / 9, "cosine");
@@ -149,6 +151,8 @@ const axis = (...all) => plain(of("axisOf")(...all));
 assert.deepStrictEqual(axis([3.5, 4, NaN], "entropy", 60), {low: 3.5, top: Math.log(60), even: Math.log(60)});  // ln n stands above nearly even weights,
 assert.deepStrictEqual(axis([.5, 1], "entropy", 60), {low: .5, top: 1, even: Math.log(60)});  // and is left out where they would vanish below it
 assert.deepStrictEqual(axis([.5, 1], "first", 60), {low: 0, top: 1, even: 0});
+assert.deepStrictEqual(axis([-.5, .4, -.2], "next token", 60), {low: -.5, top: .4, even: 0});
+assert.deepStrictEqual(axis([-3, -1], "next token", 60), {low: -3, top: 0, even: 0});
 
 // --- link.js: what is written is read; what is hostile falls back.
 const file = {views: [{layers: [{heads: 4, q_len: 20, kv_len: 30}, {heads: 2, q_len: 20, kv_len: 30}]}, {layers: [{heads: 4, q_len: 20, kv_len: 30}]}]};
@@ -160,6 +164,8 @@ assert.strictEqual(of("formatLink")(first, file), "");
 for (const bad of ["", "#", "layer=2&head=-1", "i=20&j=30", "pins=x,99,-1", "region=5,4,0,1", "region=0,21,0,1", "view=__proto__", "tab=constructor", "%", "layer=%zz", "sort=<script>", "i=1e3", "a=b=c&&&=&"]) {
   assert.deepStrictEqual(parse(bad), first, bad);
 }
+file.start = "region=0,5,0,5";
+assert.strictEqual(parse("#" + of("formatLink")({...parse(""), region: null}, file)).region, null);  // of a page that opens with one
 file.start = "range=unit&layer=9";
 file.views[0].layers[1].head_info = [{kind: "previous", share: .6}, {kind: "self", share: .7}];
 file.views[0].layers[0].head_info = [{kind: "first", share: .99}, {kind: "mixed"}, {}, {}];

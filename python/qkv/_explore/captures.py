@@ -132,7 +132,7 @@ class Captures:
         """[T, T]: the product over the layers of residual I + (1 - residual) times the heads' mean weights, rows made to add up to 1.
         How tokens could mix, not what the model computed with them. Abnar & Zuidema 2020 (arXiv:2005.00928).
 
-        Weights are exact up to 128 tokens; beyond, those of the page. Raises ValueError where not every weight was kept: more than
+        Weights are exact up to 64 tokens; beyond, those of the page. Raises ValueError where not every weight was kept: more than
         512 tokens, cross-attention, or chosen heads or layers.
         """
         layers = [layer for layer in self.runs[run].layers if not layer.cross]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .. import _attention as functional
 from .._progress import Progress
 from .file import Run
-from .layer import Layer, Wanted, capture_call
+from .layer import Layer, Wanted, capture_call, patches_from
 from .writes import Writer
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
@@ -49,6 +49,11 @@ class Collector:
         """A forward of the model begins."""
         self.calls, self._continues = 0, None
 
+    @property
+    def may_continue(self) -> bool:
+        """Whether the next call may be of a forward on the cache of the one before, whose first call was no cross-attention."""
+        return bool(self.runs) and (self._continues if self._continues is not None else not self.runs[-1].layers[0].cross)
+
     def attend(
         self, module: nn.Module | None, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, sinks: Tensor | None, out: Tensor,
         options: Mapping[str, Any], *, cross: bool | None = None,
@@ -76,9 +81,11 @@ class Collector:
             exact=tuple(self.exact.get(index, ())),
             ids=None if cross or ids is None or ids.shape[1] != k.shape[2] else ids,
             live=None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
-            first=self.wanted.first if not side else 1,
-            grid=None if cross else self.wanted.grid,
+            first=1 if side else self.wanted.first,
         )
+        if wanted.image is not None:
+            before = None if cross else patches_from(wanted.image, q.shape[2])
+            wanted = replace(wanted, image=None) if before is None else replace(wanted, image=(before, *wanted.image[1:]))
         layer = capture_call(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross)
         self.runs[-1].layers.append(layer)
         self._written(index, name, layer, v, out, side)
@@ -91,7 +98,7 @@ class Collector:
     def _begin_run(self, q: Tensor, k: Tensor, cross: bool) -> None:
         """A forward on the cache of the one before is not captured: it shows the last queries of a text alone."""
         before = self.runs[-1].layers if self.runs else []
-        again = bool(before) and before[0].cross == cross and q.shape[0] == len(before[0].pages)
+        again = bool(before) and not cross and not before[0].cross and q.shape[0] == len(before[0].pages)
         self._continues = again and q.shape[2] < k.shape[2]
         if self._continues:
             self.skipped += 1

@@ -53,7 +53,7 @@ class Explored:
         self, model: nn.Module, inputs: Any, *, tokenizer: Any = None, behaviour: bool | None = None, progress: bool | None = None, **options: Any
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.shown = model, tokenizer, bool(progress)
-        self.options = {name: options[name] for name in ("layers", "heads", "capture", "first", "whole") if name in options}
+        self.options = {name: options[name] for name in ("layers", "heads", "capture", "exact", "first", "whole") if name in options}
         self.captures: AttentionCapture = capture_attention(model, inputs, tokenizer=tokenizer, writes=True, progress=progress, **options)
         self.inputs, self.sites = self.captures.inputs, self.captures.sites
         self.whole = self.captures.runs[0]
@@ -98,7 +98,7 @@ class Explored:
         run.cut = {"heads": heads, "with": instead, **numbers, "others": others}
         if other is not None:
             run.cut["from"] = other if isinstance(other, str) else "other inputs"
-        run.said, run.name, run.of = self._words(answer), self.whole.name, self.whole
+        run.said, run.name, run.of, run.answer = self._words(answer), self.whole.name, self.whole, self.whole.answer
         if keep:
             self.captures.runs.append(run)
         return {"whole": self.whole.said, "cut": run.said | {key: value for key, value in run.cut.items() if key != "heads"}}
@@ -146,7 +146,9 @@ class Explored:
         inputs = self.inputs if text is None else dict(self.tokenizer(text, return_tensors="pt"))
         if text is not None and not inputs["input_ids"].shape[1]:
             raise ValueError("the text is empty")
-        return Explored(self.model, inputs, tokenizer=self.tokenizer, behaviour=False, progress=self.shown, **self.options)
+        made = Explored(self.model, inputs, tokenizer=self.tokenizer, behaviour=False, progress=self.shown, **self.options)
+        made.whole.answer = self.whole.answer if text is None else None
+        return made
 
     def _without(self, heads: Sequence[tuple[int, int]], instead: str, other: Any) -> Any:
         require_instead(instead, other)  # of no heads too

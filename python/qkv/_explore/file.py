@@ -202,7 +202,7 @@ class File:
             "formula": formula, "head_info": _head_info(layer, b, run.numbers),
         }  # fmt: skip
         at = 0 if layer.cross else layer.offsets[b]
-        if at and at + layer.q_len <= lengths[0]:
+        if at > 0 and at + layer.q_len <= lengths[0]:
             made["q_first"] = at
         errors: dict[str, float] = {}
         if layer.map is not None:

@@ -126,6 +126,10 @@ class Formula:
             leaves = _leaves(self.mask)
             self.offsets = [[_offset(leaf, b, self.q_len, kv_len) for leaf in leaves] for b in range(self.batch)]
             self.texts = [leaf for leaf in leaves if _is_of_texts(leaf)]
+            if self.bias is not None and self.bias.shape[1] > 1:
+                hidden = self.bias <= _HIDDEN
+                if (hidden != hidden[:, :1]).any():
+                    raise Unreadable("a mask that differs between heads")
         except Unreadable as error:
             self.why = f"weights of single pairs are not computed here: the call has {error}"
 

@@ -35,16 +35,23 @@ class Kind:
 @dataclass(frozen=True)
 class Wanted:
     """Captures of one call. ids [B, Tk], live [B, Tq]: token numbers of the keys, and which queries are tokens; None: not
-    known. first: how many keys are set apart; grid: (height, width) of the patches behind them."""
+    known. first: how many keys are set apart, None: one, of an image those before its patches; image: how many those are (until the
+    layer's length is known: at most), height and width of the patches."""
 
     heads: tuple[int, ...] = ()
     capture: Capture | None = None  #: instead of the usual one
     exact: tuple[int, ...] = ()  #: none: of up to 128 tokens the clearest of each kind
     ids: np.ndarray | None = field(default=None, repr=False)
     live: np.ndarray | None = field(default=None, repr=False)
-    first: int = 1
-    grid: tuple[int, int] | None = None
+    first: int | None = None
+    image: tuple[int, int, int] | None = None
     whole: bool = True  #: every weight, where there are few enough
+
+
+def patches_from(image: tuple[int, int, int], length: int) -> int | None:
+    """How many of `length` tokens stand before the patches of (at most so many, height, width); None: they are others."""
+    before = length - image[1] * image[2]
+    return before if 0 <= before <= image[0] else None
 
 
 @dataclass
@@ -185,7 +192,9 @@ def _kinds(layer: Layer, captured: Captured, formula: Formula, q: Any, k: Any, l
         if wanted.ids is not None:
             more["ids"] = wanted.ids[b if len(wanted.ids) > 1 else 0].tolist()
         calls.append(formula.call(b, layer.heads, q, k, lse, **more))
-    found = _nn.kinds_of_heads(calls, min(wanted.first, layer.kv_len), wanted.grid or (0, 0))
+    before, *grid = wanted.image or (1, 0, 0)
+    apart = before if wanted.first is None else wanted.first
+    found = _nn.kinds_of_heads(calls, min(apart, layer.kv_len), tuple(grid) if apart == before else (0, 0))
     return [Kind(kind, share, first, {"first": first, **shares}) for kind, share, first, shares in found]
 
 

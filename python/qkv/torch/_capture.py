@@ -172,9 +172,9 @@ class capture:  # noqa: N801, as torch.no_grad
         if bias is not None:
             bias = _calls.inner_contiguous(bias)
         module = self._modules[-1] if self._modules else None
-        # Without a name that says so, other lengths in a first forward without any mask are another text's.
+        # Without a name that says so, other lengths without any mask are another text's, unless a forward goes on on a cache.
         names, collector = self._collector.names, self._collector
-        other = q.shape[2] != k.shape[2] and mask is None and not is_causal and not collector.runs
+        other = q.shape[2] != k.shape[2] and mask is None and not is_causal and not collector.may_continue
         cross = is_cross(module, names.get(id(module), "")) or other or names.get(id(module), "").endswith("multihead_attn")
         out = collector.attend(module, q, k, v, bias, None, _calls.empty_output(q, v), options, cross=cross)
         return out if lead is None else out.reshape(*lead, *out.shape[-2:])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .._explore.captures import Captures
 from .._explore.collector import Collector
 from .._explore.file import Run
-from .._explore.layer import Wanted
+from .._explore.layer import Wanted, patches_from
 from .._explore.writes import Writer
 from .._progress import Progress
 from ..capture import Capture
@@ -71,14 +71,14 @@ def _switched(model: nn.Module) -> Iterator[None]:
 
 
 def _image_of(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[int, int, int] | None:
-    """First patch, height and width of the patches of a vision model's only input."""
+    """Of a vision model's only input: the most tokens that may stand before its patches, their height and width."""
     pixels, config = inputs.get("pixel_values"), getattr(model, "config", None)
     patch = getattr(config, "patch_size", None)
     if not isinstance(pixels, Tensor) or pixels.ndim != 4 or patch is None or "input_ids" in inputs:
         return None
     rows, columns = (patch, patch) if isinstance(patch, int) else patch
-    prefix = 1 + int(getattr(config, "num_register_tokens", 0) or 0)
-    return prefix, pixels.shape[-2] // int(rows), pixels.shape[-1] // int(columns)
+    most = 2 + int(getattr(config, "num_register_tokens", 0) or 0)  # of a class, of distillation (DeiT); SigLIP has none
+    return most, pixels.shape[-2] // int(rows), pixels.shape[-1] // int(columns)
 
 
 def _sides(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -149,14 +149,12 @@ def capture_attention(
         _require_one_sequence(model, generate)
     inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
     image = _image_of(model, inputs)
-    apart = first if first is not None else image[0] if image else 1
-    grid = image[1:] if image else None
     answer = None
     if generate is not None:
         with _running_qkv(model), torch.no_grad():
             inputs, answer = _answered(model, inputs, generate)
     ids, live = _sides(model, inputs)
-    wanted = Wanted(tuple(heads), capture, first=apart, grid=grid, whole=whole)
+    wanted = Wanted(tuple(heads), capture, first=first, image=image, whole=whole)
     shown = sys.stderr.isatty() if progress is None else progress
     config = getattr(model, "config", None)
     total = _calls(config)
@@ -184,7 +182,8 @@ def capture_attention(
         if any(layer not in range(collector.most_calls) for layer in numbers):
             raise ValueError(f"[capture_attention] {what} must lie in 0..{collector.most_calls - 1}: got {list(numbers)}")
     run = collector.runs[0] if collector.runs else Run([])
-    run.image, run.answer = image, answer
+    before = patches_from(image, run.layers[0].q_len) if image and run.layers else None
+    run.image, run.answer = None if before is None else (before, *image[1:]), answer
     if collector.writer is not None:
         run.notes += collector.writer.notes()
     mask = inputs.get("attention_mask")

@@ -120,6 +120,17 @@ def test_the_file_holds_it(tmp_path: Any) -> None:
     assert words == [str(n) for n in one.captures.layers[1].writes.push[0, 2, 5]]
 
 
+def test_a_cut_keeps_the_answer_and_the_exact_heads(tmp_path: Any) -> None:
+    inputs = {key: x[:1] for key, x in inputs_of("llama", length=11).items()}
+    one = qkv.explore(model_of("llama"), inputs, behaviour=False, generate={"max_new_tokens": 4}, exact=[(1, 2)])
+    one.cut([(0, 1)])
+    whole, cut = one.captures.runs
+    assert cut.answer == whole.answer is not None
+    assert [layer.exact and layer.exact.heads for layer in cut.layers] == [layer.exact and layer.exact.heads for layer in whole.layers]
+    again = one.read(None)
+    assert again.whole.answer == whole.answer and again.whole.layers[1].exact.heads == (2,)
+
+
 class Names:
     """Tokens by number, and a text of them."""
 

@@ -104,6 +104,13 @@ def test_any_torch_model_is_captured(name: str) -> None:
             expect_within(layer.captured.map, true, naive[part][n], room(layer, true), f"{name} {part} {n}")
 
 
+@pytest.mark.parametrize(("name", "before"), [("deit", 2), ("siglip", 0)])
+def test_patches_lie_behind_what_a_model_puts_before_them(name: str, before: int) -> None:
+    maps = qkv.transformers.capture_attention(model_of(name), inputs_of(name))
+    assert maps.runs[0].image == (before, 3, 3) and maps[0].q_len == before + PATCHES
+    assert maps[0].kinds and (before > 0 or all(kind.first == 0 for kind in maps[0].kinds))
+
+
 @pytest.mark.parametrize("name", list(MODELS))
 def test_the_page_and_its_file(name: str, tmp_path: Path) -> None:
     """Every architecture's file is one that qkv makes a page of; its texts and views are those of the model."""

@@ -70,10 +70,10 @@ def learned(q: np.ndarray, k: np.ndarray, causal: bool) -> tuple[np.ndarray, np.
 
 
 def explored(
-    q: np.ndarray, k: np.ndarray, sinks: np.ndarray | None = None, *, ids: np.ndarray | None = IDS, **options: Any
+    q: np.ndarray, k: np.ndarray, sinks: np.ndarray | None = None, *, ids: np.ndarray | None = IDS, bias: Any = None, **options: Any
 ) -> Layer:
     wanted = Wanted(ids=None if ids is None else ids[None])
-    return capture_call(0, "layer.0", q, k, k, None, sinks, None, {"scale": 1.0, **options}, wanted)
+    return capture_call(0, "layer.0", q, k, k, bias, sinks, None, {"scale": 1.0, **options}, wanted)
 
 
 def heads_of(sink: float | str, causal: bool) -> tuple[np.ndarray, ...]:
@@ -109,6 +109,15 @@ def test_the_tools_page_says_the_same(tmp_path: Path) -> None:
         assert head["kind"] == kind.kind and shares.keys() == kind.shares.keys() and ("share" in head) == (kind.share is not None)
         for name, share in kind.shares.items():
             np.testing.assert_allclose(shares[name], share, rtol=1e-5, err_msg=name)
+
+
+def test_a_mask_that_differs_between_heads_is_refused_as_a_number_too() -> None:
+    q, k = built(True, 0.0)
+    bias = np.zeros((1, q.shape[1], T, T), np.float32)
+    assert explored(q, k, causal=True, bias=bias).kinds is not None
+    bias[:, 1, 5:, 3] = -np.inf
+    layer = explored(q, k, causal=True, bias=bias)
+    assert layer.kinds is None and "a mask that differs between heads" in layer.pages[0][0]["refused"]
 
 
 def test_random_heads_are_mixed() -> None:

@@ -147,6 +147,32 @@ def test_runs_and_other_threads() -> None:
     assert len(maps.runs) == 2
 
 
+class Crossed(nn.Module):
+    """Attention to itself and to another text, in an order; names say neither."""
+
+    def __init__(self, *others: bool) -> None:
+        super().__init__()
+        self.layers, self.others = nn.ModuleList(nn.Identity() for _ in others), others
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        for layer, is_other in zip(self.layers, self.others):
+            keys = other if is_other else x
+            x = layer(x) + F.scaled_dot_product_attention(x, keys, keys)
+        return x
+
+
+@pytest.mark.parametrize("others", [(False, True), (True, False), (True,)])
+@pytest.mark.parametrize("kv_len", [4, 13])
+def test_other_lengths_without_a_mask_are_another_texts(others: tuple[bool, ...], kv_len: int) -> None:
+    model = Crossed(*others)
+    with torch.no_grad(), qkv.torch.capture() as maps:
+        for seed in range(3):
+            model(number_of(seed, 1, 2, 10, 8), number_of(seed, 1, 2, kv_len, 8))
+    assert [[layer.cross for layer in run.layers] for run in maps.runs] == [[*others]] * 3
+    for view in maps._made()[0]["views"]:
+        assert all(layer.get("q_first", 0) >= 0 for layer in view["layers"])
+
+
 def test_modules_of_other_threads_begin_no_runs() -> None:
     class Beside(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -10,11 +10,16 @@ function chosenPositions(count, centre, best, near = NEAR) {
   return [...out].sort((a, b) => a - b);
 }
 
-/// The largest weights of all, the rest as 0: {queries, keys, rows}; pure.
+/// The largest weights of all, of equal ones the first, the rest as 0: {queries, keys, rows}; pure.
 function heaviestOf(head, most) {
   const all = Array.from({length: head.Tq}, (_, q) => head.row(q)), known = all.flatMap(row => [...row]).map(Math.abs).filter(w => w > 0);
-  const least = Float32Array.from(known).sort().at(-most) ?? 0, rows = new Map();
-  all.forEach((row, q) => { if (row.some(w => Math.abs(w) >= least && w !== 0)) rows.set(q, row.map(w => Math.abs(w) >= least ? w : 0)); });
+  const sorted = Float32Array.from(known).sort(), least = sorted.at(-most) ?? 0, rows = new Map();
+  let equal = most - sorted.reduce((count, w) => count + (w > least), 0);
+  const drawn = w => Math.abs(w) > least || Math.abs(w) === least && w !== 0 && equal-- > 0;
+  all.forEach((row, q) => {
+    const kept = row.map(w => drawn(w) ? w : 0);
+    if (kept.some(w => w !== 0)) rows.set(q, kept);
+  });
   return {queries: [...rows.keys()], keys: Array.from({length: head.Tk}, (_, j) => j).filter(j => [...rows.values()].some(row => row[j])), rows};
 }
 /// The drawn part of a side: {queries, keys} in order, the rows of those queries that have lines, and the largest weight.

@@ -50,10 +50,12 @@ function drawScale(top) {
   }
 }
 
-/// From where to where numbers along the text are drawn; of entropies, which hardly move, from the least on, with ln n, that of n equal weights; pure.
+/// Statistics that are shares of a row.
+const SHARES = ["first", "largest", "mass", "previous", "self", "sink"];
+/// From where to where numbers along the text are drawn, 0 among them; of entropies, which hardly move, from the least on, with ln n, that of n equal weights; pure.
 function axisOf(values, name, keys) {
-  const known = [...values].filter(Number.isFinite), top = known.reduce((a, b) => Math.max(a, b), 0) || 1;
-  if (name !== "entropy") return {low: 0, top, even: 0};
+  const known = [...values].filter(Number.isFinite), least = known.reduce((a, b) => Math.min(a, b), 0), top = known.reduce((a, b) => Math.max(a, b), 0) || (least < 0 ? 0 : 1);
+  if (name !== "entropy") return {low: least, top, even: 0};
   const low = known.reduce((a, b) => Math.min(a, b), top), even = Math.log(keys);
   return {low: low < top ? low : 0, top: even < 1.5 * top ? Math.max(top, even) : top, even};
 }
@@ -70,13 +72,13 @@ async function drawRows(turn) {
   if (turn !== rendering) return;
   const n = tensor.sizes[1], values = tensor.data.subarray(state.head * n, (state.head + 1) * n), g = sized(canvas, 236, 70);
   const {low, top, even} = axisOf(values, chosen, layerOf(state.view, state.layer).kv_len);
-  const y = x => 54 - 50 * (x - low) / (top - low || 1), write = chosen === "entropy" || chosen === "distance" || top > 1 ? short : percent;
+  const y = x => 54 - 50 * (x - low) / (top - low || 1), write = SHARES.includes(chosen) ? percent : short, zero = Math.max(low, 0);
   g.fillStyle = css("--mark");
   for (let x = 0; x < 228; ++x) {
     const from = Math.floor(x * n / 228), to = Math.max(from + 1, Math.floor((x + 1) * n / 228));
-    let most = low;
-    for (let m = from; m < to; ++m) most = Math.max(most, values[m] || low);
-    g.fillRect(4 + x, y(most), 1, 54.5 - y(most));
+    let most = zero, least = zero;
+    for (let m = from; m < to; ++m) if (Number.isFinite(values[m])) most = Math.max(most, values[m]), least = Math.min(least, values[m]);
+    g.fillRect(4 + x, y(most), 1, y(least) - y(most) + .5);
   }
   g.fillStyle = css("--faint");
   if (even && even <= top) g.fillRect(4, y(even), 228, 1);
