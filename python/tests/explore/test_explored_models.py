@@ -107,8 +107,9 @@ def test_any_torch_model_is_captured(name: str) -> None:
 @pytest.mark.parametrize(("name", "before"), [("deit", 2), ("siglip", 0)])
 def test_patches_lie_behind_what_a_model_puts_before_them(name: str, before: int) -> None:
     maps = qkv.transformers.capture_attention(model_of(name), inputs_of(name))
-    assert maps.runs[0].image == (before, 3, 3) and maps[0].q_len == before + PATCHES
-    assert maps[0].kinds and (before > 0 or all(kind.first == 0 for kind in maps[0].kinds))
+    layer = maps.layers[0]
+    assert maps.runs[0].image == (before, 3, 3) and layer.q_len == before + PATCHES
+    assert layer.kinds and (before > 0 or all(kind.first == 0 for kind in layer.kinds))
 
 
 @pytest.mark.parametrize("name", list(MODELS))
