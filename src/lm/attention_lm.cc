@@ -171,8 +171,10 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
 void AttentionLM::backward(Activations& activations, Context& context) {
   Impl& m = *impl_;
   Activations::Impl& a = *activations.impl_;
-  const std::array<Index, 3> sizes = a.sizes(m.config.vocab_size);
-  check<OptionError>(a.layers.size() == m.blocks.size() && a.dlogits.sizes() == std::vector(sizes.begin(), sizes.end()),
+  const std::vector<Index>& made = a.dlogits.sizes();
+  const std::array<Index, 3> needed = a.sizes(m.config.vocab_size);
+  check<OptionError>(
+      a.layers.size() == m.blocks.size() && std::equal(made.begin(), made.end(), needed.begin(), needed.end()),
       "AttentionLM::backward", "activations must come from this model's forward and loss: got ", a.layers.size(),
       " layers, gradients of logits ", a.dlogits);
   for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);
