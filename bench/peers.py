@@ -46,7 +46,7 @@ class Peer:
 
     def __init__(self, name, python, options, cpus):
         threads = str(options.threads)
-        variables, limit = environments.variables(name, python, options.isa)
+        variables, limit = environments.variables(name, python, options.limited)
         environment = os.environ | {"OMP_NUM_THREADS": threads, "TF_CPP_MIN_LOG_LEVEL": "3", "ONEDNN_VERBOSE": "0"}
         environment = {key: value for key, value in environment.items() if key not in environments.SLOWER}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
@@ -205,7 +205,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--qkv", default=str(ROOT / "build/release/qkv"), help="the tool (default: build/release/qkv)")
     parser.add_argument("--threads", type=int, default=1, help="threads of qkv and of each peer (default 1)")
-    parser.add_argument("--isa", help="instruction set of qkv (default: the fastest here)")
+    parser.add_argument("--isa", choices=["avx2"], help="qkv's AVX2 kernels, beside peers limited to AVX2 (default: the fastest)")
     parser.add_argument("--cases", nargs="+", metavar="NAME", help="cases of `qkv bench` whose names begin with NAME")
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=PEERS)
     parser.add_argument("--install", nargs="*", choices=PEERS, metavar="NAME", help="makes environments: all, or NAME's")
@@ -222,6 +222,8 @@ def arguments():
     parser.add_argument("--check", action="store_true", help="fails when `qkv bench` lacks a case")
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if not 1 <= options.threads <= len(os.sched_getaffinity(0)):
+        parser.error(f"--threads must be from 1 to the {len(os.sched_getaffinity(0))} CPUs of this process: got {options.threads}")
     options.environments = options.environments.resolve()
     options.rounds = options.rounds or (1 if options.quick else 2)
     return options
@@ -241,6 +243,7 @@ def main():
     available = sorted(os.sched_getaffinity(0))
     cpus = available[-options.threads :]
     run = report.machine(options, cpus) | {"cases": [], "seconds": 0}
+    options.limited = report.is_limited(run)
     stem = report.stem_of(run, options.name)
     raw = options.raw or ROOT / "build/peers" / f"{stem}.json"
     if options.minutes:

@@ -76,7 +76,11 @@ if(TARGET qkv_tool)
   if(BUILD_SHARED_LIBS)
     # The tool finds shared libraries of its own prefix, wherever that was moved.
     file(RELATIVE_PATH libraries_from_tool "/prefix/${CMAKE_INSTALL_BINDIR}" "/prefix/${CMAKE_INSTALL_LIBDIR}")
-    set_target_properties(qkv_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_tool}")
+    if(IS_ABSOLUTE "${CMAKE_INSTALL_BINDIR}" OR IS_ABSOLUTE "${CMAKE_INSTALL_LIBDIR}")
+      set_target_properties(qkv_tool PROPERTIES INSTALL_RPATH "${CMAKE_INSTALL_FULL_LIBDIR}")  # which is not moved
+    else()
+      set_target_properties(qkv_tool PROPERTIES INSTALL_RPATH "$ORIGIN/${libraries_from_tool}")
+    endif()
   endif()
   install(TARGETS qkv_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT tool)
 endif()

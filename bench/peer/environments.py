@@ -63,11 +63,11 @@ def interpreter(name, folder):
     return None, f"not installed (bench/peers.py --install {name})"
 
 
-def variables(name, python, isa):
-    """Environment variables of its worker, and what holds it to qkv's instruction set, for the page."""
+def variables(name, python, limited):
+    """Environment variables of its worker, and what holds it to AVX2 where qkv is (limited), for the page."""
     blas = pathlib.Path(python).parents[1] / BLAS
     found = {"LD_PRELOAD": str(blas)} if blas.exists() else {}
-    if isa != "avx2":
+    if not limited:
         return found, ""
     limits = PEERS[name].avx2
     if limits is None:

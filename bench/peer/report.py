@@ -67,14 +67,14 @@ def continued(run, raw):
     return old if old.get("left") and all(old[key] == run[key] for key in same) else run
 
 
-def _is_limited(run):
+def is_limited(run):
     return run["isa"] == "avx2" and "avx512f" in run["features"]
 
 
 def _counts(name, peer, qkv, run):
     """With qkv held to AVX2, peers that have no such limit are named apart."""
     wider = peer.get("gflops", 0) > BEYOND * (qkv["peak"]["fma_f32_gflops"] or 1)
-    return not _is_limited(run) or not (wider or UNLIMITED in run["peers"][name]["settings"])
+    return not is_limited(run) or not (wider or UNLIMITED in run["peers"][name]["settings"])
 
 
 def judged(case, result, run):
@@ -203,7 +203,7 @@ def _peaks(run):
 
 
 def markdown(run):
-    isa = ", AVX2" if _is_limited(run) else ""
+    isa = ", AVX2" if is_limited(run) else ""
     lines = [f"# {run['cpu']}, {run['threads']} thread{'s' if run['threads'] > 1 else ''}{isa}, {run['date']}", ""]
     if run["note"]:
         lines += [run["note"], ""]
@@ -238,7 +238,7 @@ def _rounded(value):
 def stem_of(run, name):
     """The stem of a run's files: `name`, or its date, CPU and threads."""
     cpu = re.sub(r"\((r|tm)\)|processor|cpu|@.*|[(),]", "", run["cpu"].lower())  # "intel xeon family 6 model 207 stepping 2"
-    isa = ["avx2"] if _is_limited(run) else []
+    isa = ["avx2"] if is_limited(run) else []
     return name or "-".join([run["date"][:10], *cpu.split(), f"{run['threads']}t", *isa])
 
 

@@ -24,6 +24,9 @@ from ._needs import need
 need("qkv.jax", "jax")
 
 import jax
+
+if not hasattr(jax, "ffi"):
+    raise ImportError(f"qkv.jax needs JAX 0.5 or newer: got {jax.__version__}", name="jax")
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
