@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
 
 import pytest
 import qkv
@@ -192,3 +193,21 @@ def test_arrays_of_jax(tmp_path: Path) -> None:
     text = "import jax, jax.numpy as jnp\ndef sdpa(q, k, v):\n    return jax.nn.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v.at[:].get()\n"
     subject = subject_of(tmp_path, text)
     assert subject.framework == "jax" and right(subject)
+
+
+HIDES = (
+    "True means the key is hidden", "True positions are ignored", "True for positions to be masked out", "True where attention is blocked",
+    "True entries are set to -inf", 'True means "do not attend"', "mask: 1 = padding, 0 = token", "True 表示被遮挡的位置", "True 表示需要屏蔽",
+    "True 的位置会被屏蔽", "True 的位置不参与注意力", "1 表示要遮住的位置", "1 表示看不到", "为真的位置不可见",
+)  # fmt: skip
+SHOWS = (
+    "True means visible", "True: may attend", "1 = keep, 0 = hide", "1 for tokens that are not masked", "True where a key is kept", "1 means not padding",
+    "True means not hidden", "True 表示可见，False 表示不可见", "1 表示保留，0 表示屏蔽", "1 表示不被遮挡",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*HIDES, *SHOWS])
+def test_a_docstring_says_what_true_means(text: str) -> None:
+    spaces: dict[str, Any] = {}
+    exec(f"def masked(mask):\n    pass\nmasked.__doc__ = {text!r}", spaces)
+    assert ("hides" in masks.meaning_of("mask", spaces["masked"])) == (text in HIDES)

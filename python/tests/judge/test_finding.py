@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,65 @@ NOT_JUDGED = [
 def test_what_is_not_judged_is_said(tmp_path: Path, text: str, name: str, says: str) -> None:
     with pytest.raises(Stop, match=says):
         subject_of(tmp_path, text, name=name)
+
+
+FIXED = """
+def mha(x, W_q, W_k, W_v, W_o):
+    q, k, v = (np.stack(np.split(x @ w, HEADS, -1), 1) for w in (W_q, W_k, W_v))
+    y = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+    return np.concatenate(list(np.moveaxis(y, 1, 0)), -1) @ W_o
+"""
+IN_CLASS = """
+class MHA:
+    HEADS = 4
+    def __init__(self, dim):
+        self.W_q, self.W_k, self.W_v, self.W_o = np.random.randn(4, dim, dim)
+    def forward(self, x):
+        return mha(x, self.W_q, self.W_k, self.W_v, self.W_o, self.HEADS)
+"""
+WITH_HEADS = FIXED.replace("W_o):", "W_o, heads):").replace("HEADS", "heads")
+FIXED_HEADS = {
+    "module": "N_HEADS = 4\n" + FIXED.replace("HEADS", "N_HEADS"),
+    "width": "HEAD_DIM = 2\n" + FIXED.replace("HEADS", "x.shape[-1] // HEAD_DIM"),
+    "config": "class Config:\n    n_heads = 4\nconfig = Config()\n" + FIXED.replace("HEADS", "config.n_heads"),
+    "dict": "CFG = {'n_heads': 4}\n" + FIXED.replace("HEADS", 'CFG["n_heads"]'),
+    "around": "def make(n_heads):\n    " + FIXED.strip().replace("\n", "\n    ").replace("HEADS", "n_heads") + "\n    return mha\nmha = make(4)\n",
+    "partial": "import functools\n" + WITH_HEADS.replace("mha(", "_mha(") + "mha = functools.partial(_mha, heads=4)\n",
+    "class": WITH_HEADS + IN_CLASS,
+}
+
+
+@pytest.mark.parametrize("kind", FIXED_HEADS)
+def test_a_number_of_heads_without_an_argument(tmp_path: Path, kind: str) -> None:
+    subject = functions(tmp_path, FIXED_HEADS[kind], **({"name": "MHA"} if kind == "class" else {}))
+    assert right(subject) and any(re.search("judged with .* heads of", note) for note in subject.notes)
+    assert subject.sizes.head_dim == 2 if kind == "width" else subject.sizes.heads == 4
+
+
+STEP = """
+class Attention:
+    def __init__(self, dim, heads):
+        self.heads, (self.W_q, self.W_k, self.W_v, self.W_o) = heads, np.random.randn(4, dim, dim)
+
+    def forward(self, x, kv=None):
+        q, k, v = (np.stack(np.split(x @ w, self.heads, -1), 1) for w in (self.W_q, self.W_k, self.W_v))
+        if kv is not None:
+            k, v = np.concatenate([kv["k"], k], 2), np.concatenate([kv["v"], v], 2)
+        n, m = q.shape[2], k.shape[2]
+        scores = np.where(np.tri(n, m, m - n, dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+        return np.concatenate(list(np.moveaxis(softmax(scores) @ v, 1, 0)), -1) @ self.W_o, {"k": k, "v": v}
+"""
+
+
+def test_kv_that_is_read_and_grows_is_a_cache(tmp_path: Path) -> None:
+    subject = functions(tmp_path, STEP, name="Attention")
+    assert subject.task == "cache" and right(subject)
+
+
+def test_a_smoothed_loss_is_another_one(tmp_path: Path) -> None:
+    text = "def label_smoothing_cross_entropy(logits, targets, eps=0.1):\n    return softmax(logits).mean()\n"
+    with pytest.raises(Stop, match="its arguments do not fit"):
+        functions(tmp_path, text)
 
 
 TABLE = """

@@ -6,10 +6,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import functools
 import inspect
+import sys
 import textwrap
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -81,6 +84,56 @@ def fix_by_module(values: dict[str, Any], cls: type, module: Any, task: str) -> 
     narrow = task in SINGLE and embed % 4 == 0 and "head_dim" in settings_of(cls).values()  # so that d is not E
     values.update(embed=embed, heads=heads, kv_heads=heads, head_dim=embed // (4 if narrow else heads))
     _check(values, ("embed", "heads", "head_dim"))
+
+
+def _constants(thing: Any, owner: Any, visited: set[int]) -> Iterator[tuple[str, Any]]:
+    """Names and values that code reads and no argument gives: of its module, of objects and dicts there, of a function around it, of its
+    class, of functools.partial."""
+    if id(thing) in visited:
+        return
+    visited.add(id(thing))
+    if isinstance(thing, functools.partial):
+        yield from thing.keywords.items()
+        thing = thing.func
+    if isinstance(thing, type):
+        yield from vars(thing).items()
+    spoken, module = named(thing), sys.modules.get(getattr(thing, "__module__", ""), owner)
+    for name, value in vars(module).items() if module is not None else ():
+        if name in spoken:
+            yield name, value
+            if isinstance(value, dict):
+                yield from value.items()
+            elif not callable(value) or isinstance(value, type):
+                yield from ((attribute, getattr(value, attribute, None)) for attribute in spoken)
+    code, cells = getattr(thing, "__code__", None), getattr(thing, "__closure__", None) or ()
+    for name, cell in zip(code.co_freevars if code else (), cells):
+        with contextlib.suppress(ValueError):  # not filled yet
+            yield name, cell.cell_contents
+            if isinstance(cell.cell_contents, FunctionType):
+                yield from _constants(cell.cell_contents, owner, visited)
+
+
+def fix_heads(values: dict[str, Any], thing: Any, given: Any, module: Any, task: str) -> str:
+    """The number of heads, or their width, that several heads have from the code itself and from no argument; says so. given: what the
+    file calls by its name, perhaps a partial."""
+    takes = set(settings_of(thing).values()) if isinstance(thing, type) else {names.setting(one.name) for one in arguments_of(thing)}
+    if task not in LAYERS or task in SINGLE or takes & {"heads", "head_dim", "config"}:
+        return ""
+    found = {
+        kind: value
+        for name, value in (*_constants(thing, module, set()), *_constants(given, module, set()))
+        if type(value) is int and isinstance(name, str) and (kind := names.setting(name)) in ("embed", "heads", "kv_heads", "head_dim")
+    }
+    if not found.keys() & {"heads", "head_dim"}:
+        return ""
+    embed = found.get("embed", values["embed"])
+    heads = found.get("heads") or (embed // found["head_dim"] if "embed" in found else values["heads"])
+    width = found.get("head_dim") or (embed // heads if "embed" in found or embed % heads == 0 else 6)
+    grouped = "grouped" in TASKS[task].parts
+    kv_heads = found.get("kv_heads") or (values["kv_heads"] if heads % values["kv_heads"] == 0 else 1) if grouped else heads
+    values.update(embed=found.get("embed") or heads * width, heads=heads, kv_heads=kv_heads, head_dim=width)
+    _check(values, ("embed", "heads", "kv_heads", "head_dim"))
+    return f"judged with {heads} heads of {width} numbers, as the code has them without an argument"
 
 
 def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:

@@ -85,6 +85,8 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         values["kv_heads"] = 1
     elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
+    if kind != "module" and not {names.setting(name) for name in request.get("init") or {}} & {"heads", "head_dim"}:
+        notes = [*notes, *filter(None, [building.fix_heads(values, thing, vars(module or object).get(candidate.name), module, candidate.task)])]
     sizes = Sizes(values["embed"], values["heads"], values["kv_heads"], values["head_dim"], values["hidden"] if candidate.task == "block" else 0)
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, framework=framework_of(candidate.thing),

@@ -70,10 +70,17 @@ def forms(argument: str, task: str, hides: bool | None = None) -> list[Form]:
 
 
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
-_HIDDEN = r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|not\b(?! (?:\w+ed|hidden)\b)|遮|屏蔽|隐藏|填充|忽略|不(?![遮屏隐忽]))"
-_ONE = r"(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])"
-_MEANS = r"\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是)\s*(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
-_OF_A_TOKEN = r"(?:(?:tokens?|positions?|keys?|entry|entries|elements?)\s+(?:is|are)\s+(?:an?\s+)?)?"
+_HIDDEN = (
+    r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|set to -\s?inf|(?:do(?:es)? )?not\b(?! (?:\w+ed|hidden|pad\w*)\b)|"
+    r"[需应]?[要该会将]?被?(?:遮|屏蔽|隐藏|填充|忽略)|看不|不(?!被?[遮屏隐忽填]))"
+)
+_ONE = r"(?:(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])|为真)"
+_NOUN = r"(?:tokens?|positions?|keys?|entry|entries|elements?|attention)"
+_MEANS = (
+    rf"(?:\s+{_NOUN})?\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是|的(?:位置|词元|键)?)\s*"
+    r"[\"'“‘]?(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
+)
+_OF_A_TOKEN = rf"(?:{_NOUN}\s+(?:is|are|to be|that (?:is|are))\s+(?:an?\s+)?)?"
 _HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}|"
                     rf"(?:遮|屏蔽|隐藏|填充|忽略|padding)\w{{0,4}}?\s*(?:为|是|=|置为?|取)\s*{_ONE}", re.IGNORECASE)  # fmt: skip

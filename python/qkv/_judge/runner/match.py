@@ -13,7 +13,7 @@ from typing import Any
 from . import plain
 from .contracts import names
 from .contracts.tasks import FUNCTIONS, PARTS, SINGLE, TASKS, Task
-from .frameworks import dicts_of
+from .frameworks import dicts_of, source_of
 
 
 def arguments_of(function: Any) -> list[inspect.Parameter]:
@@ -32,9 +32,17 @@ def roles_of(function: Any) -> dict[str, str | None]:
     if [name for name in roles if name != "self"][:1] == ["h"] and not {"x", "q"} & {*roles.values()}:  # hidden states, no number
         roles["h"] = "x"
     for one in arguments:
+        if names.key(one.name) in ("kv", "kvs") and one.default is None and "x" in roles.values() and _grows(function, one.name):
+            roles[one.name] = "cache"
         if roles[one.name] == "positions" and (one.annotation in (int, "int") or isinstance(one.default, int)):
             roles[one.name] = "start"
     return {name: "params" if role in (None, "p") and name in dicts else role for name, role in roles.items()}
+
+
+def _grows(function: Any, name: str) -> bool:
+    """Whether code reads parts of an argument and puts something behind them, as behind a cache's."""
+    text = source_of(function)
+    return bool(re.search(rf"\b{name}(?:\[|\.\w)", text) and re.search(r"\b(?:cat|concat\w*|append|[hv]stack)\(", text))
 
 
 def one_kv_head(name: str, thing: Any) -> bool:

@@ -54,6 +54,8 @@ def guess(name: str, thing: Any) -> str | None:
     given = arguments_of(thing) if isinstance(thing, FunctionType) else []
     if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks", "table"]) for one in given):
         return None  # its own slopes or cap
+    if task == "cross-entropy" and "smooth" in " ".join([name, *(one.name for one in given)]).lower():
+        return None  # another loss
     if task is None or _draws(thing):
         return None
     if takes_cache(name, thing) and _gradient_of_x(task):

@@ -42,7 +42,7 @@ _LETTERS = {
     ("v",): r"v|val|value|values|valeurs?|valore?s?|werte?",
     ("k", "v"): r"kv|keyvalue",
     ("q", "k", "v"): r"qkv|cattn|in|inp|input|packed|querykeyvalue|fused|attn|all|three|combined|kqv|qvk|inproj",
-    ("o",): r"o|out|output|cproj|unifyheads|unify|merge|combine|final|last|fc|concat|result|sortie|salida|ausgabe",
+    ("o",): r"o|out|output|cproj|wproj|unifyheads|unify|merge|combine|final|last|fc|concat|result|sortie|salida|ausgabe",
 }
 _WEIGHT = [(letters, re.compile(f"^{_BEFORE}(?:{names}){_AFTER}$")) for letters, names in _LETTERS.items()]
 _BIAS = [(letters, re.compile(f"^(?:b|bias)(?:{names}){_AFTER}$|^{_BEFORE}(?:{names}){_AFTER}(?:b|bias)$")) for letters, names in _LETTERS.items()]
