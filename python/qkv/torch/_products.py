@@ -12,8 +12,14 @@ import torch
 from torch import Tensor
 
 from .. import _nn
-from ._calls import as_memory
+from . import _calls
 from ._graph import Step
+
+
+def as_memory(x: Tensor | None) -> Tensor | None:
+    """Rows [M, N] as the kernels read them: copied where they overlap, as those of an expanded tensor or a sum's gradient."""
+    x = _calls.as_memory(x)
+    return x.contiguous() if x is not None and x.dim() == 2 and x.shape[0] > 1 and x.stride(0) < x.shape[1] else x
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, invariant: bool) -> tuple[Tensor]:

@@ -9,12 +9,13 @@ score_mod is one of
     any function (score, b, h, q_idx, kv_idx) of PyTorch's kind: evaluated on blocks of scores by vmap, its slope by autograd;
         slower; a tensor that it captures and that requires a gradient is refused, as it would get none
 block_mask is None, a qkv.Mask, or what torch.nn.attention.flex_attention.create_block_mask made. The latter is written out
-once, one byte per pair, and kept as long as the object lives; a qkv.Mask keeps nothing of that size.
+once, one byte per pair, and kept until its mask_mod, or a tensor that this captures, changes; a qkv.Mask keeps nothing of that size.
 kernel_options change nothing. Not supported: paged attention, max_scores, torch.compile (there is a graph break, and the call runs eagerly).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -124,6 +125,8 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
             raise ArgumentError(
                 "[flex_attention] a SoftCap comes before a bias in a sequence of score_mods: it caps scores alone"
             )
+        if rules.softcap:
+            raise ArgumentError("[flex_attention] a sequence of score_mods takes one SoftCap: got two")
         require_numbers("flex_attention", **{"the cap of a SoftCap": score_mod.cap})
         return replace(rules, softcap=float(score_mod.cap)), None
     if isinstance(score_mod, PositionBias):
@@ -212,9 +215,22 @@ def mask_of(block_mask: Any, q_shape: Sequence[int], k_shape: Sequence[int]) -> 
             f"[flex_attention] block_mask was made for B {batch}, H {heads}, lengths {tuple(lengths)}: got B {q_shape[0]}, H "
             f"{q_shape[1]}, lengths ({q_shape[2]}, {k_shape[2]}); make one of that size"
         )
-    if block_mask not in _written:
-        _written[block_mask] = Mask.keep(_written_out(block_mask, batch, heads, *lengths))
-    return _written[block_mask]
+    of = [block_mask.mask_mod, tuple(lengths), [(id(x), 0 if x.is_inference() else x._version) for x in _captured(block_mask.mask_mod)]]
+    held = _written.get(block_mask)
+    if held is None or held[0][0] is not of[0] or held[0][1:] != of[1:]:
+        held = _written[block_mask] = (of, Mask.keep(_written_out(block_mask, batch, heads, *lengths)))
+    return held[1]
+
+
+def _captured(x: Any, depth: int = 4) -> list[Tensor]:
+    """The tensors that a function captures, and those that it calls: masks that are joined."""
+    if isinstance(x, Tensor):
+        return [x]
+    inside: list[Any] = list(x) if isinstance(x, (tuple, list)) else []
+    for cell in getattr(x, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            inside.append(cell.cell_contents)
+    return [one for part in inside for one in _captured(part, depth - 1)] if depth else []
 
 
 def _written_out(block_mask: Any, batch: int, heads: int, q_len: int, kv_len: int) -> Tensor:

@@ -156,7 +156,8 @@ def context_parallel(
     chunk: int = 0,
 ) -> Iterator[None]:
     """Within the block, this thread's calls of torch.nn.functional.scaled_dot_product_attention are parallel_attention over the
-    ranks of the group: q, k, v hold this rank's rows, is_causal means the whole sequence. Collective.
+    ranks of the group: q, k, v hold this rank's rows, is_causal means the whole sequence. Collective. Calls of other functions stay those
+    of this rank's rows: qkv's own, flex_attention, torch.nn.MultiheadAttention with need_weights=True.
 
     Raises:
         NotImplementedError: at a call with attn_mask, whose rows and columns would have to be those of the whole problem: pass
@@ -180,8 +181,10 @@ def context_parallel(
         out = parallel_attention(query, key, value, group, **cut, causal=is_causal, dropout=dropout_p, scale=scale)
         return out  # type: ignore[return-value]
 
-    before = patch.watch_calls(attend)
+    before, fast = patch.watch_calls(attend), torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # PyTorch's fused layers for inference call no function of attention
     try:
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         patch.watch_calls(before)

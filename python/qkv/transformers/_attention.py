@@ -54,15 +54,16 @@ class _Attend(torch.autograd.Function):
     ) -> Tensor:
         out = _new_out(q, v)
         _, *numbers = functional.attention(q, k, v, bias=bias, sinks=sinks, return_lse="low", out=out, **options)
-        ctx.save_for_backward(q, k, v, bias, sinks, out, *numbers)
-        ctx.options = options
+        keep = options.get("keep")  # saved: a mask that was changed since is refused, as the others
+        ctx.save_for_backward(q, k, v, bias, sinks, keep, out, *numbers)
+        ctx.options = {name: x for name, x in options.items() if name != "keep"}
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-        q, k, v, bias, sinks, out, lse, low = ctx.saved_tensors
-        options = {"bias": bias, "sinks": sinks, "lse_low": low, **ctx.options}
+        q, k, v, bias, sinks, keep, out, lse, low = ctx.saved_tensors
+        options = {"bias": bias, "sinks": sinks, "keep": keep, "lse_low": low, **ctx.options}
         need = [name for name, wanted in zip(("q", "k", "v", "bias", "sinks"), ctx.needs_input_grad, strict=False) if wanted]
         gradients = functional.attention_backward(inner_contiguous(dout), q, k, v, out, lse, need=need, **options)
         return (*gradients[:5], None)

@@ -51,10 +51,11 @@ class LatentKeys:
         if indices is not None and query.shape[2] == 1:  # only what is listed is read
             at = indices[:, 0].long()
             latent, rope = (torch.stack([x[i] for x, i in zip(rows, at)]) for rows in (latent, rope))
-            keep = None if keep is None else keep.expand(len(at), -1, 1, -1).gather(3, at[:, None, None])
+            keep = None if keep is None else keep.expand(len(at), -1, 1, -1).gather(3, at[:, None, None].expand(-1, keep.shape[1], 1, -1))
         elif indices is not None:
             listed = listed_keys(indices, latent.shape[1])
-            keep = listed if keep is None else keep & listed
+            floats = keep is not None and keep.dtype != torch.bool  # added to scores
+            keep = listed if keep is None else keep.masked_fill(~listed, -torch.inf) if floats else keep & listed
         if keep is not None and keep.dtype == torch.bool and bool(keep.all()):
             keep = None
         return latent_attention(query, latent, rope, self.layer.kv_b_proj.weight, keep, scale=scale, form="absorbed")

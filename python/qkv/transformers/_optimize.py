@@ -114,8 +114,11 @@ def optimize(model: nn.Module, *, bits: str = "invariant") -> nn.Module:
 def restore(model: nn.Module) -> nn.Module:
     """Undoes :func:`optimize`; returns `model`."""
     for layer in model.modules():
+        base = type(layer).__bases__[0]
         if type(layer) in _PYTORCHS:
             layer.__class__ = _PYTORCHS[type(layer)]
+        elif base in _PYTORCHS and nn.utils.parametrize.is_parametrized(layer):  # whose class is this layer's own
+            type(layer).__bases__ = (_PYTORCHS[base],)
     return model
 
 

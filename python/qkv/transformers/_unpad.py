@@ -175,8 +175,8 @@ def unpad(model: nn.Module) -> nn.Module:
         for one in encoders:
             if not hasattr(one, "_qkv_unpadded"):
                 _put(one)
-                if one.config.model_type not in _OWN_ATTENTION:
-                    one.set_attn_implementation(NAME)
+            if one.config.model_type not in _OWN_ATTENTION:
+                one.set_attn_implementation(NAME)
     return model
 
 

@@ -136,6 +136,33 @@ def test_a_growing_cache_promotes_and_refuses_as_transformers_does() -> None:
         assert torch.equal(cache.layers[0].keys, rows)
 
 
+@pytest.mark.parametrize("new", [1, 3])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_a_masks_heads_count_where_keys_are_listed(heads: int, new: int) -> None:
+    """DeepSeek-V3.2's steps of one token, which read listed keys alone, and of several."""
+    ids = torch.randint(3, 61, (2, 20), generator=torch.Generator().manual_seed(5))
+    hidden = torch.rand(2, heads, new, 20, generator=torch.Generator().manual_seed(6)) < 0.1
+    hidden |= torch.ones(new, 20).triu(21 - new).bool()
+    hidden[..., 0] = False
+    logits = []
+    for implementation in ("eager", "qkv"):
+        model = model_with("deepseek_v32", implementation)
+        with torch.no_grad():
+            cache = model(ids[:, : 20 - new], use_cache=True).past_key_values
+            mask = torch.zeros(hidden.shape).masked_fill(hidden, torch.finfo(torch.float32).min)
+            logits.append(model(ids[:, 20 - new :], attention_mask=mask, past_key_values=cache).logits)
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_mask_that_was_changed_since_is_refused() -> None:
+    model = model_with("deepseek_v3", "qkv")
+    keep = torch.ones(1, 1, 6, 6, dtype=torch.bool).tril()
+    loss = model(torch.randint(3, 61, (1, 6)), attention_mask=keep).logits.sum()
+    keep[..., 0] = False
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_an_integer_mask_is_refused() -> None:
     """As by sdpa: added to scores it would hide nothing."""
     model = model_with("deepseek_v3", "qkv")

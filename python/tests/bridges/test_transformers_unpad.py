@@ -188,6 +188,10 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match='bits must be "invariant" or "fast"'):
         qkv.transformers.optimize(nn.Linear(2, 2), bits="exact")
     model, inputs = qkv.transformers.unpad(encoder_of("bert")), batch()
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(NotImplementedError, match="must stay"):
+        model(**inputs)
+    qkv.transformers.unpad(model)(**inputs)
     with pytest.raises(NotImplementedError, match="output_attentions is not computed"):
         model(**inputs, output_attentions=True)
     with pytest.raises(NotImplementedError, match=r"attention_mask must be \[B, T\].*got \[5, 1, 11, 11\]"):
@@ -281,6 +285,27 @@ def test_bits_are_those_of_the_last_call_and_restored() -> None:
         nn.utils.parametrizations.weight_norm(layer)
         expected = layer(torch.ones(2, 4))
     assert torch.equal(layer(torch.ones(2, 4)), expected)
+    layer = qkv.transformers.optimize(nn.Linear(4, 4))
+    nn.utils.parametrizations.weight_norm(layer)
+    qkv.transformers.restore(layer)
+    assert type(layer).__bases__ == (nn.Linear,)
+    nn.utils.parametrize.remove_parametrizations(layer, "weight")
+    assert type(layer) is nn.Linear
+
+
+def test_rows_that_overlap_are_copied() -> None:
+    """A gradient of a sum, a query that is expanded, overlapping frames."""
+    for layer, width in ((nn.Linear(4, 4), 4), (nn.GELU(), 4), (nn.SiLU(), 4)):
+        probe, audio = torch.randn(1, 1, width, requires_grad=True), torch.randn(1, 20, requires_grad=True)
+        for rows in (lambda: probe.expand(3, -1, -1), lambda: audio.unfold(-1, width, 2), lambda: torch.randn(3, width, requires_grad=True)):
+            torch.manual_seed(1)
+            given = rows()
+            results = []
+            for function in (copy.deepcopy(layer), qkv.transformers.optimize(copy.deepcopy(layer))):
+                out = function(given)
+                results.append([out, *torch.autograd.grad(out.sum(0).pow(2).sum(), [given, *function.parameters()])])
+            for theirs, ours in zip(*results):
+                torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_negative_views_tangents_and_what_has_no_rows() -> None:

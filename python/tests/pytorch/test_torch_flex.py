@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -138,6 +139,24 @@ def test_block_mask_is_written_out_once_and_freed() -> None:
     before = len(qkv.torch.flex._written)
     del made
     assert len(qkv.torch.flex._written) == before - 1
+
+
+def test_a_block_mask_that_changed_is_written_out_again() -> None:
+    ids = torch.zeros(T, dtype=torch.int64)
+    same = lambda b, h, i, j: ids[i] == ids[j]
+    made = pytorchs.create_block_mask(pytorchs.and_masks(same, lambda b, h, i, j: i >= j), None, None, T, T, device="cpu", BLOCK_SIZE=128)
+    dense = lambda: qt.mask_of(made, (B, H, T, D), (B, HKV, T, D)).to_dense(T, T)[0, 0]
+    lower = np.tri(T, dtype=bool)
+    assert np.array_equal(dense(), lower)
+    ids[T // 2 :] = 1
+    assert np.array_equal(dense(), lower & (np.asarray(ids)[:, None] == np.asarray(ids)))
+    made.mask_mod = lambda b, h, i, j: i > j
+    assert np.array_equal(dense(), lower & ~np.eye(T, dtype=bool))
+
+
+def test_one_soft_cap() -> None:
+    with pytest.raises(qt.ArgumentError, match="takes one SoftCap: got two"):
+        qt.flex_attention(*operands(), [qt.SoftCap(1.0), qt.SoftCap(0.2)], enable_gqa=True)
 
 
 def test_listed_blocks_count() -> None:

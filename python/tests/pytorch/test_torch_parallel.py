@@ -93,6 +93,14 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
             F.scaled_dot_product_attention(*own, torch.ones(1, 1, dtype=torch.bool))
         except NotImplementedError as error:
             results["attn_mask"] = str(error)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).double().eval()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).view_as(weight).sin())
+        text = torch.linspace(-1, 1, 2 * q.shape[2] * 8, dtype=torch.float64).cos().view(2, -1, 8)
+        with qt.context_parallel():
+            results["a fused layer"] = layer(text[:, rows])
+        results["of all"] = layer(text)[:, rows]
     results["after it"] = F.scaled_dot_product_attention(*own)
     try:
         qt.parallel_attention(*own, scale=0.25 + rank)
@@ -186,6 +194,8 @@ def test_ranks_give_what_one_machine_gives(ranks: list[dict[str, Any]], name: st
 def test_a_block_changes_scaled_dot_product_attention(ranks: list[dict[str, Any]]) -> None:
     q, k, v, *_ = inputs("causal")[0]
     rows = [rank["causal"]["rows"] for rank in ranks]
+    for rank in ranks:  # of float64, in another order of sums
+        torch.testing.assert_close(rank["a fused layer"], rank["of all"])
     got = whole([rank["within the block"] for rank in ranks], rows)
     assert torch.equal(got, qkv.attention(q, k, v, causal=True))
     assert "mask=" in ranks[0]["attn_mask"]
