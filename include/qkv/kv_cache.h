@@ -39,7 +39,7 @@
 namespace qkv::inline v0 {
 
 /// The type that numbers are stored in. kInt8: an integer in -127 .. 127 times one scale per token and head, scale =
-/// max |row| / 127, so that no element is off by more than max |row| / 254; a row with a non-finite number becomes NaN
+/// max |row| / 127, so that none is off by more than max |row| / 254 (1 + 2^-13); a row with a non-finite number is NaN
 /// throughout. kInt4: an integer in -7 .. 7 times one scale in f16 for 32 elements of a row, the smallest that reaches
 /// their largest magnitude, so that none is off by more than half a scale; 32 elements with a non-finite number, or one
 /// above 458,528, become NaN. KVCache::error_bound says what that does to an answer.

@@ -70,8 +70,8 @@ template <class T> struct LinearAttentionOptions {
   /// Multiplies phi(q).phi(k), default 1; in kSoftmax it multiplies q.k, default 1/sqrt(D), not below 0. With
   /// normalization it cancels, except in kSoftmax.
   std::optional<double> scale{};
-  View<const T, 3> log_decay{};    ///< [B|1, Hkv|1, T|1], normally at most 0; -inf clears the state. RetNet:
-                                   ///< log(gamma[h]) as [1, Hkv, 1]
+  View<const T, 3> log_decay{};    ///< [B|1, Hkv|1, T|1], normally at most 0; -inf clears a state that is
+                                   ///< finite (0 times NaN is NaN). RetNet: log(gamma[h]) as [1, Hkv, 1]
   View<const T, 3> beta{};         ///< [B|1, Hkv|1, T|1]: the delta rule; needs |phi(k)|^2 beta < 2 to be stable
   LinearState<const T> initial{};  ///< the state before the first key; null: zeros
   LinearForm form = LinearForm::kChunked;

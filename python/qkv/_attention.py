@@ -290,7 +290,7 @@ def attention_plan(q: Any, k: Any, v: Any, *, layout: str | None = None, **optio
 
 def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]:
     """Attention over disjoint sets of keys, merged: outs[n] [B, H, Tq, Dv], lses[n] [B, H, Tq] -> out, lse."""
-    if not outs:
+    if len(outs) == 0:
         raise ValueError("[merge_attention] outs must hold at least one part")
     shape = check_inputs("merge_attention", **{f"outs[{n}]": part for n, part in enumerate(outs)})
     out, lse = empty(outs[0], shape, dtype_name(outs[0])), empty(outs[0], shape[:-1], sum_dtype(outs[0]))
@@ -334,6 +334,8 @@ def top_keys(
         raise ShapeError(f"[top_keys] k_index must be [B, Tk, D] or [B, 1, Tk, D]: got {list(k_index.shape)}")
     if dtype_name(q_index) == "float64":
         raise TypeError("[top_keys] q_index must be float32, bfloat16 or float16: got float64; scores are float32 sums")
+    if not isinstance(causal, (bool, np.bool_)):
+        raise OptionError(f"[top_keys] causal must be True or False, offset= moves its diagonal: got causal={causal!r}")
     if offset is not None and not causal:
         raise OptionError(f"[top_keys] offset moves the diagonal of causal=True: got offset={offset} with causal=False")
     chosen = mask if mask is not None else Mask()

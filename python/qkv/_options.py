@@ -52,6 +52,12 @@ class PositionBias:
         return cls(_core.relative(operand(table, "table", _TABLE_WAYS), align))
 
 
+def _made(name: str, scores: Any) -> Any:
+    if scores is None:
+        raise TypeError(f"[ScoreMod] {name} must return the scores: got None")
+    return scores
+
+
 def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> Callable[..., np.ndarray]:
     """The callback that _core calls, made of the user's functions: values, then slopes where they are wanted."""
 
@@ -60,8 +66,8 @@ def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> C
         j = first_key + np.arange(scores.shape[1])[None, :]
         results = np.empty((2 if wants_slopes else 1, *scores.shape), scores.dtype)
         if wants_slopes:
-            results[1] = slope(scores.copy(), b, h, i, j)  # type: ignore[misc]
-        results[0] = value(scores, b, h, i, j)
+            results[1] = _made("slope", slope(scores.copy(), b, h, i, j))  # type: ignore[misc]
+        results[0] = _made("value", value(scores, b, h, i, j))
         return results
 
     return block
@@ -79,8 +85,8 @@ class ScoreMod:
     value: Callable[..., Any]
     slope: Callable[..., Any] | None = None
 
-    @functools.cached_property
-    def _core(self) -> Any:
+    @property
+    def _core(self) -> Any:  # not kept: it could be neither pickled nor freed with what it refers to
         return _core.score_mod(_blockwise(self.value, self.slope), self.slope is not None)
 
 

@@ -14,13 +14,15 @@ class Progress:
     """with Progress(steps) as shown: shown.update(done, "loss 1.23"). A bar disappears at the end; a last line stays."""
 
     def __init__(self, total: int, *, shown: bool = True, stream: TextIO | None = None) -> None:
-        self.total, self.shown, self.stream = max(total, 1), shown, stream or sys.stderr
+        self.stream = stream or sys.stderr  # None where there is no console
+        self.total, self.shown = max(total, 1), shown and self.stream is not None
         self._bar: Any = None
         self._done, self._words = 0, ""
 
     def __enter__(self) -> Progress:
         self._start = time.monotonic()
-        if self.shown and self.stream.isatty() and importlib.util.find_spec("tqdm") is not None:
+        is_terminal = getattr(self.stream, "isatty", bool)
+        if self.shown and is_terminal() and importlib.util.find_spec("tqdm") is not None:
             from tqdm import tqdm
 
             self._bar = tqdm(total=self.total, file=self.stream, leave=False)
@@ -42,5 +44,7 @@ class Progress:
             self._line()
 
     def _line(self) -> None:
-        self.stream.write(f"step {self._done}  {self._words}  {time.monotonic() - self._start:.1f} s\n")
-        self.stream.flush()
+        try:
+            print(f"step {self._done}  {self._words}  {time.monotonic() - self._start:.1f} s", file=self.stream, flush=True)
+        except (AttributeError, OSError, ValueError):  # a stream that cannot be written to ends no training
+            self.shown = False

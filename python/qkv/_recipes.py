@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ._arrays import boolean
 from ._core import BlockMap
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,6 +23,16 @@ def _kept(x: Any) -> Any:
     return np.asarray(x).copy()
 
 
+def _lent(x: Any) -> Any:
+    """x, where the extension reads its bytes; otherwise what it copied."""
+    if x is None or isinstance(x, (int, float, str)):
+        return x
+    if not hasattr(x, "dtype"):
+        return np.array(x)
+    size = x.dtype.itemsize
+    return x if size == 1 else boolean(x, "mask")
+
+
 def recorded(method: F) -> F:
     """For a class method that makes an object: the object remembers its name and arguments."""
 
@@ -31,6 +42,9 @@ def recorded(method: F) -> F:
         if method.__name__ not in _BORROWED:
             arguments = tuple(_kept(x) for x in arguments)
             options = {name: _kept(x) for name, x in options.items()}
+        elif method.__name__ in ("keep", "drop"):
+            arguments = tuple(_lent(x) for x in arguments)
+            options = {name: _lent(x) for name, x in options.items()}
         made._recipe = (method.__name__, arguments, options)
         return made
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import _is_torch
+from ._arrays import _is_torch, require_unmasked
 
 __all__ = ["code_of", "entries_of", "tensors_of"]
 
@@ -36,10 +36,11 @@ def entry_of(name: str, tensor: Any) -> Entry:
     """A NumPy, PyTorch (copied to the CPU if it is elsewhere) or JAX array, in native byte order and contiguous."""
     if _is_torch(tensor):
         torch = sys.modules["torch"]
-        tensor = tensor.detach().cpu().contiguous()
+        tensor = tensor.detach().cpu().resolve_neg().contiguous()
         dtype, sizes = str(tensor.dtype)[6:], tuple(tensor.shape)
         array = tensor.reshape(-1).view(torch.uint8).numpy()
     else:
+        require_unmasked(tensor, name)
         array = np.asarray(tensor)
         dtype, sizes = array.dtype.name, array.shape
         if not array.dtype.isnative:
@@ -66,6 +67,8 @@ def tensor_of(entry: Entry, framework: str) -> Any:
     if framework == "torch":
         import torch
 
+        if not raw.size:
+            return torch.empty(sizes, dtype=getattr(torch, dtype))
         return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(sizes)
     if framework != "numpy":
         raise ValueError(f'framework must be "numpy" or "torch": got {framework!r}')

@@ -21,6 +21,7 @@ import numpy as np
 
 from . import _core, _nn
 from ._progress import Progress
+from .io import load_safetensors
 from .nn import Module
 from .plotting import AttentionMap
 
@@ -99,7 +100,11 @@ class AttentionLM(Module):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.safetensors")
             self.save(path)
-            return _made_again, (path.read_bytes(), self.text, self.losses)
+            return _made_again, (path.read_bytes(), self.text, list(self.losses))
+
+    def load(self, path: str | os.PathLike[str], prefix: str = "") -> None:
+        """Loads the parameters of a file, as of :meth:`save`, into this model; not the vocabulary and the optimizer: from_file."""
+        self.load_state_dict({name: x for name, x in load_safetensors(path).items() if not name.startswith("adam.")}, prefix)
 
     @property
     def _core(self) -> Any:  # type: ignore[override]

@@ -35,7 +35,7 @@ class Rotary:
     def from_tables(cls, cosines: Any, sines: Any, *, head_dim: int = 0, interleaved: bool = False) -> Rotary:
         """From tables [positions, R / 2], which need not be those of angles; head_dim 0: R. A position that they do not have is
         an OptionError."""
-        tables = [np.ascontiguousarray(table, dtype=np.float64) for table in (cosines, sines)]
+        tables = [np.array(table, dtype=np.float64, order="C") for table in (cosines, sines)]
         if tables[0].ndim != 2:
             raise ValueError(f"[Rotary.from_tables] cosines and sines must be [positions, R / 2]: got {list(tables[0].shape)}")
         made = cls.__new__(cls)

@@ -159,8 +159,17 @@ void run_in_process(int ranks, const std::function<void(Transport&)>& body) {
     lines.leave(rank, reason);
   };
   std::vector<std::thread> threads;
-  for (int rank = 1; rank < ranks; ++rank) threads.emplace_back(run, rank);
-  run(0);
+  try {
+    for (int rank = 1; rank < ranks; ++rank) threads.emplace_back(run, rank);
+    run(0);
+  } catch (...) {  // the system has no more threads: those that run wait for ranks that will never be
+    {
+      const std::lock_guard lock(mutex);
+      if (!first) first = std::current_exception();
+    }
+    for (int rank = static_cast<int>(threads.size()) + 1; rank <= ranks; ++rank)
+      lines.leave(rank % ranks, "it could not be started");
+  }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);
 }

@@ -164,7 +164,8 @@ TEST(Errors, OptionsThatCanNeverBeRight) {
   const double nan = std::nan("");
   for (const auto& [scale, number] : {std::pair(nan, "nan"), {HUGE_VAL, "inf"}, {1e300, "1e+300"}})
     broken({.scale = scale}, "scale", number);  // finite as a double, not as the float that is computed with
-  for (const auto& [softcap, number] : {std::pair(-1.0, "-1"), {nan, "nan"}, {1e300, "1e+300"}, {1e-60, "1e-60"}})
+  for (const auto& [softcap, number] :
+      {std::pair(-1.0, "-1"), {nan, "nan"}, {1e300, "1e+300"}, {2.4e38, "2.4e+38"}, {1e-60, "1e-60"}})
     broken({.softcap = softcap}, "softcap", number);
   for (const auto& [p, number] : {std::pair(1.5, "1.5"), {-0.1, "-0.1"}, {1e-9, "1e-09"}, {nan, "nan"}})
     broken({.dropout = {.p = p, .seed = 1, .training = true}}, "dropout", number);

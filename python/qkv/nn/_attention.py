@@ -36,20 +36,27 @@ class Layer(Module):
     name: str  #: its name in ``qkv layer``
 
     def __init__(self, **config: Any) -> None:
-        self._config = {key: value for key, value in config.items() if value is not None}
+        self._config = _kept(config)
         self._core = _nn.make_layer(self.name, **_layer_config(self._config))
+        self._check_rotary()
 
     @classmethod
     def _around(cls, made: Any, config: Mapping[str, Any]) -> Layer:
         layer = cls.__new__(cls)
-        layer._config, layer._core = dict(config), made
+        layer._config, layer._core = _kept(config), made
+        layer._check_rotary()
         return layer
+
+    def _check_rotary(self) -> None:
+        rotary = self._config.get("rotary")
+        if isinstance(rotary, Rotary) and rotary._arguments[0] != self.head_dim:
+            raise core.OptionError(f"[{type(self).__name__}] rotary must be of the layer's head_dim {self.head_dim}: got {rotary!r}")
 
     @classmethod
     def from_state_dict(cls, state: Mapping[str, Any], **config: Any) -> Layer:
         """A new layer with these parameters: sizes that are not given are those of the arrays. No file holds num_heads: OptionError
         where several fit."""
-        given = {key: value for key, value in config.items() if value is not None}
+        given = _kept(config)
         return cls._around(_nn.load_layer(cls.name, entries_of(state), **_layer_config(given)), given)
 
     def __reduce__(self) -> Any:
@@ -141,6 +148,10 @@ class Layer(Module):
             raise ValueError(f'[{function}] weights must be None, "all" or "applied": got {weights!r}')
         if seed is None and self.training and self._drops():
             raise ValueError(f"[{function}] dropout in training mode needs a seed, another one for each step: got none")
+        if mask_axes is not None and keep is None and drop is None:
+            raise ValueError(f"[{function}] mask_axes names the axes of keep or drop: got mask_axes={mask_axes!r} without them")
+        if (offset or len(offsets) or position_ids is not None) and "rotary" not in self._config:
+            raise ValueError(f"[{function}] offset, offsets and position_ids turn rotary positions: this layer has none")
         whole = None
         if mask is not None or key_lengths is not None or window is not None:
             whole = build_mask(4, mask=mask, key_lengths=key_lengths, window=window)
@@ -156,12 +167,11 @@ class Layer(Module):
         if empty_row or seed or first_sequence or offset or len(offsets):
             given |= {"empty_row": empty_row, "seed": seed, "first_sequence": first_sequence, "offset": offset}
             given["offsets"] = integers(offsets)
-        if saved is not None:
-            saved._fill(self, tuple(x.shape[:-1]), dtype, whole, keep, drop, ids)
-            saved._core = saved._core or _nn.Saved()
         y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), dtype)
-        core, of_mask = None if saved is None else saved._core, None if whole is None else whole._core
+        core, of_mask = None if saved is None else saved._memory(self, _nn.Saved), None if whole is None else whole._core
         found = self._core.forward(*operands(x=x, y=y), weights or "", core, of_mask, ids, **given)
+        if saved is not None:
+            saved._fill(self, core, tuple(x.shape[:-1]), dtype, whole, keep, drop, ids)
         if weights is None:
             return finish(x, y)
         if found is None:
@@ -192,7 +202,8 @@ class Layer(Module):
         """The next n tokens of every sequence of a cache: x [B, n, E], float32 or bfloat16, -> y [B, n, output_dim] of the same
         type; prefill is a step with large n.
 
-        Their keys and values are appended; each token attends to all up to itself. No dropout is applied, no backward kept.
+        Their keys and values are appended; each token attends to all up to itself. No dropout is applied, no backward kept. A token
+        whose keys a mask hides gets zeros, whatever empty_row is; a mask that does not fit is refused when tokens are appended already.
         """
         dtype = require_floats(x, "x", f"{type(self).__name__}.step")
         y, hides = empty(x, (*x.shape[:-1], self.output_dim), dtype), build_mask(4, mask=mask)
@@ -228,6 +239,11 @@ class Layer(Module):
 def _made_again(cls: type[Layer], config: dict[str, Any], state: Mapping[str, np.ndarray], training: bool) -> Layer:
     """The function that pickle calls to make the layer."""
     return cls.from_state_dict(state, **config).train(training)
+
+
+def _kept(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What is given, with dicts that the caller may change afterwards as they are."""
+    return {key: dict(value) if isinstance(value, Mapping) else value for key, value in config.items() if value is not None}
 
 
 def _layer_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,10 +43,10 @@ class Linear(Module):
     def forward(self, x: Any, *, saved: Saved | None = None) -> Any:
         """y [..., out] of x [..., in]. ``saved`` keeps x (not a copy) for backward."""
         flat = _rows(x, "x", "Linear.forward", self._core.in_features)
-        if saved is not None:
-            saved._fill(self, flat)
         y = empty(x, (flat.shape[0], self._core.out_features), dtype_name(x))
         self._core.forward(*operands(x=flat, y=y))
+        if saved is not None:
+            saved._fill(self, None, flat)
         return _like(x, y, *x.shape[:-1], self._core.out_features)
 
     def backward(self, dy: Any, saved: Saved, *, need_dx: bool = True) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,10 +44,14 @@ class Saved:
         self._core: Any = None
         self._arrays: tuple[Any, ...] = ()
 
-    def _fill(self, module: Module, *arrays: Any) -> None:
-        if self._module is not module:
-            self._core = None
-        self._module, self._arrays = module, arrays
+    def _memory(self, module: Module, make: Callable[[], Any]) -> Any:
+        """Memory for a forward of this module, which empties what was saved until it has ended: _fill."""
+        core = self._core if self._module is module else None
+        self._module, self._core, self._arrays = None, None, ()
+        return make() if core is None else core
+
+    def _fill(self, module: Module, core: Any, *arrays: Any) -> None:
+        self._module, self._core, self._arrays = module, core, arrays
 
     def _of(self, module: Module) -> tuple[Any, ...]:
         if self._module is not module:

@@ -146,11 +146,12 @@ bool Array::read_buffer(nb::handle object) {
   for (int axis = 0; axis < rank_; ++axis) {
     const auto at = static_cast<std::size_t>(axis);
     sizes_[at] = buffer.shape[axis];
-    if (buffer.strides[axis] % buffer.itemsize != 0) {
+    const Py_ssize_t bytes = std::max<Py_ssize_t>(buffer.itemsize, 1);  // of no bytes: refused by its type
+    if (buffer.strides[axis] % bytes != 0) {
       throw nb::value_error(
           text(function_, name_ + " must have strides that are whole elements: copy it first").c_str());
     }
-    strides_[at] = buffer.strides[axis] / buffer.itemsize;
+    strides_[at] = buffer.strides[axis] / bytes;
   }
   return true;
 }

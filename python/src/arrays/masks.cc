@@ -98,6 +98,15 @@ void bind_block_maps(nb::module_& m) {
 
 }  // namespace
 
+namespace {
+
+void refuse_both(Align align, const std::optional<Numbers>& offsets) {
+  if (offsets && align != Align::kSquare)
+    throw OptionError("[Mask] offsets are the diagonal of each sequence: align beside them would change nothing");
+}
+
+}  // namespace
+
 void bind_masks(nb::module_& m) {
   bind_block_maps(m);
   const auto plain = [](Mask mask) { return MaskObject{std::move(mask)}; };
@@ -111,14 +120,17 @@ void bind_masks(nb::module_& m) {
   m.def(
       "causal",
       [=](const std::string& align, const std::optional<Numbers>& offsets) {
-        return plain(offsets ? Mask::causal(*offsets) : Mask::causal(parse_align("Mask", align)));
+        const Align aligned = parse_align("Mask", align);
+        refuse_both(aligned, offsets);
+        return plain(offsets ? Mask::causal(*offsets) : Mask::causal(aligned));
       },
       nb::arg("align"), nb::arg("offsets") = nb::none());
   m.def(
       "window",
       [=](Index left, Index right, const std::string& align, const std::optional<Numbers>& offsets) {
-        return plain(
-            offsets ? Mask::window(left, right, *offsets) : Mask::window(left, right, parse_align("Mask", align)));
+        const Align aligned = parse_align("Mask", align);
+        refuse_both(aligned, offsets);
+        return plain(offsets ? Mask::window(left, right, *offsets) : Mask::window(left, right, aligned));
       },
       nb::arg("left"), nb::arg("right"), nb::arg("align"), nb::arg("offsets") = nb::none());
   m.def("sliding",

@@ -51,8 +51,7 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const std
     const MaskObject* mask, nb::handle ids, const nb::kwargs& given) {
   constexpr const char* kName = "nn.Layer.forward";
   const Array xa(kName, "x", x), ya(kName, "y", y);
-  Borrowed own;
-  Borrowed& borrowed = saved == nullptr ? own : saved->borrowed;
+  Borrowed borrowed;  // backward's only where forward was right: until then what is saved refers to the last one's
   nn::ForwardOptions options;
   options.mask = borrowed.take(mask);
   Index offset = 0;
@@ -71,6 +70,7 @@ nb::object forward(const nn::Layer& layer, nb::handle x, nb::handle y, const std
     options.context = call.context.get();
     layer.forward_into(from, to, options, saved == nullptr ? nullptr : &of_type<T>(saved->value, saved->bf16));
   });
+  if (saved != nullptr) saved->borrowed = std::move(borrowed);
   return to_numpy(std::move(found));
 }
 

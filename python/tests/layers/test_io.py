@@ -32,6 +32,14 @@ def test_safetensors(tmp_path: Path) -> None:
     assert all(np.array_equal(theirs[name], array) and theirs[name].shape == array.shape for name, array in given.items())
 
 
+def test_empty_and_masked_tensors(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    io.save_safetensors(tmp_path / "e.safetensors", {"e": np.zeros((0, 3), np.float32), "one": np.ones(2)})
+    assert io.load_safetensors(tmp_path / "e.safetensors", framework="torch")["e"].shape == (0, 3)
+    with pytest.raises(TypeError, match="m must be a plain array: got a masked one"):
+        io.save_safetensors(tmp_path / "m.safetensors", {"m": np.ma.masked_equal(np.arange(3.0), 1)})
+
+
 def test_bfloat16(tmp_path: Path) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     x = numbers(1, 5, 3).astype(ml_dtypes.bfloat16)

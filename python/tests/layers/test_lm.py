@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import io
 import json
 import os
 import signal
@@ -24,6 +26,24 @@ def trained() -> AttentionLM:
     model = AttentionLM()
     model.fit(steps=300, progress=False)
     return model
+
+
+def test_a_trained_models_file_is_loaded_into_another(tmp_path: Path) -> None:
+    model = AttentionLM(width=16)
+    model.fit(steps=2, progress=False)
+    model.save(tmp_path / "m.safetensors")
+    other = AttentionLM(width=16, seed=5)
+    other.load(tmp_path / "m.safetensors")
+    assert all(np.array_equal(x, other.state_dict()[name]) for name, x in model.state_dict().items())
+    copied = copy.copy(model)
+    copied.fit(steps=3, progress=False)
+    assert len(model.losses) == 2 and len(copied.losses) == 5
+
+
+@pytest.mark.parametrize("stream", [None, io.StringIO(), object()])
+def test_training_needs_no_console(monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert len(AttentionLM(width=8).fit(steps=3)) == 3
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,45 @@ def test_heads_are_no_default(cls: Any) -> None:
         cls(E)
 
 
+def test_a_forward_that_is_refused_leaves_nothing_to_go_back_through() -> None:
+    layer, x = nn.MultiHeadAttention(E, 4), numbers(1, 1, 6, E)
+    dy = numbers(2, 1, 6, E)
+    for wrong in ({"seed": 1.5}, {"causal": "top_left"}, {"empty_row": "bogus"}, {"keep": np.ones((1, 5))}):
+        saved = nn.Saved()
+        layer(x, keep=np.tri(6), mask_axes="qk", saved=saved)
+        with pytest.raises((TypeError, ValueError)):
+            layer(x, saved=saved, **wrong)
+        with pytest.raises(ValueError, match="saved must be what this module's forward filled"):
+            layer.backward(dy, saved)
+        layer(x, saved=saved)
+        layer.backward(dy, saved)
+    linear, saved = nn.Linear(E, 2), nn.Saved()
+    linear(x, saved=saved)
+    with pytest.raises(TypeError):
+        linear(x.astype(np.float64), saved=saved)
+    assert linear.backward(numbers(3, 1, 6, 2), saved).shape == x.shape
+
+
+def test_arguments_that_would_change_nothing() -> None:
+    x = numbers(1, 2, 6, E)
+    for layer in (nn.MultiHeadAttention(E, 4), nn.AveragePooling(), nn.GroupedQueryAttention(E, 4)):
+        for given in ({"offset": 5}, {"offsets": [5, 6]}, {"position_ids": np.arange(6)}):
+            with pytest.raises(ValueError, match="this layer has none"):
+                layer(x, **given)
+        with pytest.raises(ValueError, match="mask_axes names the axes"):
+            layer(x, mask_axes="bogus")
+    with pytest.raises(qkv.OptionError, match="rotary must be of the layer's head_dim 6: got Rotary"):
+        nn.GroupedQueryAttention(E, 4, rotary=qkv.Rotary(64))
+    for make in (lambda align: qkv.Mask.causal(align, offsets=[0]), lambda align: qkv.Mask.window(1, 2, align, offsets=[0])):
+        for align in ("nonsense", "bottom_right"):
+            with pytest.raises(ValueError):
+                make(align)
+    index = numbers(2, 1, 2, 4, 8)
+    for causal in ("top_left", "no", 1.5):
+        with pytest.raises(qkv.OptionError, match="causal must be True or False"):
+            qkv.top_keys(index, index[:, :1], numbers(3, 1, 2, 4), 2, causal=causal)
+
+
 def test_layers_say_their_sizes() -> None:
     assert repr(nn.MultiHeadAttention(E, 4)) == "MultiHeadAttention(embed_dim=24, num_heads=4, parameters=2400)"
     assert repr(nn.SelfAttention(E, 10)) == "SelfAttention(embed_dim=24, parameters=750)"

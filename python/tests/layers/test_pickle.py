@@ -4,8 +4,10 @@ biases, caches."""
 from __future__ import annotations
 
 import copy
+import gc
 import multiprocessing
 import pickle
+import weakref
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,46 @@ def test_a_module_comes_back_as_it_was(name: str, way: Any) -> None:
     state = module.state_dict()
     assert list(back.state_dict()) == list(state) and all(np.array_equal(back.state_dict()[n], state[n]) for n in state)
     assert np.array_equal(back(x), module(x))
+
+
+def test_a_copy_is_made_of_what_was_given_not_of_what_it_became() -> None:
+    rope, square, table = {"base": 1e4}, np.tri(4, dtype=np.int32), np.ones((6, 2))
+    rows = [[1, 0, 0, 0]] * 4
+    layer = nn.GroupedQueryAttention(8, 2, rotary=rope)
+    masks = [qkv.Mask.keep(square, "qk"), qkv.Mask.drop(rows, "qk")]
+    turned = qkv.Rotary.from_tables(table, table)
+    rope["base"], square[:], rows[0][0], table[:] = 10.0, 0, 0, 3.0
+    x = numbers(1, 1, 4, 8)
+    assert np.array_equal(copy.deepcopy(layer)(x), layer(x))
+    for mask in masks:
+        assert np.array_equal(copy.deepcopy(mask).to_dense(4, 4), mask.to_dense(4, 4))
+    y = numbers(2, 1, 1, 6, 4)
+    assert np.array_equal(again(turned)(y), turned(y))
+
+
+def test_a_used_score_mod_is_copied_and_freed() -> None:
+    class Owner:
+        def __init__(self) -> None:
+            self.mod = qkv.ScoreMod(self.double)
+
+        def double(self, score: Any, b: int, h: int, i: Any, j: Any) -> Any:
+            return 2 * score
+
+    q, owner = numbers(1, 1, 2, 4, 8), Owner()
+    used = qkv.ScoreMod(twice)
+    out = qkv.attention(q, q, q, score_mod=used)
+    assert np.array_equal(qkv.attention(q, q, q, score_mod=again(copy.deepcopy(used))), out)
+    assert np.array_equal(qkv.attention(q, q, q, score_mod=owner.mod), out)
+    left = weakref.ref(owner)
+    del owner
+    gc.collect()
+    assert left() is None
+    with pytest.raises(TypeError, match="value must return the scores: got None"):
+        qkv.attention(q, q, q, score_mod=qkv.ScoreMod(lambda *_: None))
+
+
+def twice(score: Any, b: int, h: int, i: Any, j: Any) -> Any:
+    return 2 * score
 
 
 def test_a_copy_has_parameters_of_its_own() -> None:

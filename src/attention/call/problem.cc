@@ -2,6 +2,7 @@
 #include "attention/call/problem.h"
 
 #include <cmath>
+#include <numbers>
 
 #include "attention/mask/key_lists.h"
 #include "attention/scores/score_mod.h"
@@ -43,13 +44,16 @@ void set_scale(const char* function, const AttentionOptions& options, Problem& p
     const auto of_scale = static_cast<Sum>(scale), of_cap = static_cast<Sum>(options.softcap);
     p.scale = static_cast<double>(of_scale);
     p.softcap = static_cast<double>(of_cap);
-    return options.softcap == 0 || std::isfinite(of_scale / of_cap);
+    // Kernels multiply by the cap times log2(e).
+    return options.softcap == 0 ||
+           (std::isfinite(of_scale / of_cap) && std::isfinite(of_cap * std::numbers::log2e_v<Sum>));
   });
   check<OptionError>(std::isfinite(p.scale), function, "scale must be finite in the type of sums: got ", scale);
   check<OptionError>(std::isfinite(p.softcap) && options.softcap >= 0, function,
       "softcap must be 0 (off) or positive and finite in the type of sums: got ", options.softcap);
-  check<OptionError>(
-      finite, function, "scale / softcap must be finite in the type of sums: got ", scale, " / ", options.softcap);
+  check<OptionError>(finite, function,
+      "scale / softcap and softcap log2(e) must be finite in the type of sums: got scale ", scale, ", softcap ",
+      options.softcap);
 }
 
 void check_mask_and_bias(const char* function, const AttentionOptions& options, const Problem& p) {

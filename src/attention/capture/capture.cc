@@ -52,7 +52,8 @@ void check_capture(const char* function, const Problem& p, const Capture& what) 
   check<OptionError>(what.offsets.empty() || static_cast<Index>(what.offsets.size()) == p.batch, function,
       "capture.offsets must be one for each of ", p.batch, " sequences: got ", what.offsets.size());
   for (const Index offset : what.offsets) {
-    check<OptionError>(std::abs(offset) < Index{1} << 60, function, "capture.offsets must be below 2^60: got ", offset);
+    constexpr Index most = Index{1} << 60;
+    check<OptionError>(offset > -most && offset < most, function, "capture.offsets must be below 2^60: got ", offset);
   }
   check<UnsupportedError>(what.of == CaptureOf::kGradient || !what.positive, function,
       "capture.positive needs weights times gradient, in backward: got a capture of weights");

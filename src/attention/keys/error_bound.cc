@@ -11,14 +11,15 @@ namespace qkv::inline v0 {
 namespace {
 
 /// The most that a number is off by, given the largest magnitude, as stored, of those that share its scale: half a unit
-/// of integers, or of 16-bit floats. Units that cannot be as small as that add the second part.
+/// of integers, whose ties are moved by roundings of 127 / largest, or of 16-bit floats. Units that cannot be as small
+/// as that add the second part.
 double error_of(CacheStorage storage, double largest) {
   int exponent = 0;
   const double power = largest == 0 ? 0 : largest / std::frexp(largest, &exponent);  // of two, above it
   switch (storage) {
     case CacheStorage::kBF16: return power * 0x1p-9 + 0x1p-134;
     case CacheStorage::kF16: return power * 0x1p-12 + 0x1p-25;
-    case CacheStorage::kInt8: return largest / 254 * (1 + 0x1p-20) + 0x1p-100;
+    case CacheStorage::kInt8: return largest / 254 * (1 + 0x1p-13) + 0x1p-100;
     case CacheStorage::kInt4: return largest / 14 * (1 + 0x1p-10) + 0x1p-24;
     default: return 0;
   }

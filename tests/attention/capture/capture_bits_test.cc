@@ -148,6 +148,8 @@ TEST(CaptureErrors, NameWhatIsWrongAndLeaveResultsAlone) {
   expect_error({.top_k = -2}, "capture.top_k must not be negative: got -2");
   expect_error({.map_rows = 4}, "both be positive, or both 0: got 4 x 0");
   expect_error({.column_mass = true, .offsets = {1}}, "one for each of 2 sequences: got 1");
+  for (const Index offset : {Index{1} << 60, std::numeric_limits<Index>::min()})
+    expect_error({.column_mass = true, .offsets = {0, offset}}, "below 2^60: got " + std::to_string(offset));
   expect_error({.statistics = true, .of = CaptureOf::kGradient}, "in forward");
 }
 
