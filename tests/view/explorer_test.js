@@ -7,6 +7,7 @@ const folder = path.join(__dirname, "../../src/view/explore/page"), scripts = fs
 const sources = Object.fromEntries(scripts.map(name => [name, fs.readFileSync(path.join(folder, name), "utf8")]));
 const page = vm.createContext({Blob, Response, DecompressionStream, atob, structuredClone, TextDecoder, URLSearchParams, matchMedia: () => ({matches: false})});
 for (const name of ["base.js", "cells.js", "bars.js", "store.js", "check.js", "formula.js", "blocks.js", "link.js", "words.js", "map.js", "lines.js", "side.js", "overview.js", "save.js"]) vm.runInContext(sources[name], page, {filename: name});
+new vm.Script(scripts.map(name => sources[name]).join("\n"));  // the page has them all: no name is declared twice
 // vm's own functions and constants are not properties of its context: read them by name.
 const of = name => vm.runInContext(name, page), plain = x => JSON.parse(JSON.stringify(x));
 

@@ -107,7 +107,7 @@ def _options(
         assert q_lengths is not None
         if slopes is not None and any(n != m for n, m in zip(used, q_lengths)):
             raise NotImplementedError("[varlen_attn] alibi_slopes beside seqused_k need as many queries as keys in use")
-        window = None if mask is None else _core.window(r.left, r.right, "bottom_right", [n - m for n, m in zip(used, q_lengths)])
+        window = None if mask is None else _core.window(r.left, r.right, "square", [n - m for n, m in zip(used, q_lengths)])
         mask = _core.key_lengths(used) if window is None else _core.key_lengths(used) & window
     bias = None
     if slopes is not None:

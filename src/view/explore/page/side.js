@@ -51,7 +51,7 @@ function drawScale(top) {
 }
 
 /// Statistics that are shares of a row.
-const SHARES = ["first", "largest", "mass", "previous", "self", "sink"];
+const ROW_SHARES = ["first", "largest", "mass", "previous", "self", "sink"];
 /// From where to where numbers along the text are drawn, 0 among them; of entropies, which hardly move, from the least on, with ln n, that of n equal weights; pure.
 function axisOf(values, name, keys) {
   const known = [...values].filter(Number.isFinite), least = known.reduce((a, b) => Math.min(a, b), 0), top = known.reduce((a, b) => Math.max(a, b), 0) || (least < 0 ? 0 : 1);
@@ -72,7 +72,7 @@ async function drawRows(turn) {
   if (turn !== rendering) return;
   const n = tensor.sizes[1], values = tensor.data.subarray(state.head * n, (state.head + 1) * n), g = sized(canvas, 236, 70);
   const {low, top, even} = axisOf(values, chosen, layerOf(state.view, state.layer).kv_len);
-  const y = x => 54 - 50 * (x - low) / (top - low || 1), write = SHARES.includes(chosen) ? percent : short, zero = Math.max(low, 0);
+  const y = x => 54 - 50 * (x - low) / (top - low || 1), write = ROW_SHARES.includes(chosen) ? percent : short, zero = Math.max(low, 0);
   g.fillStyle = css("--mark");
   for (let x = 0; x < 228; ++x) {
     const from = Math.floor(x * n / 228), to = Math.max(from + 1, Math.floor((x + 1) * n / 228));
