@@ -376,3 +376,46 @@ def test_a_layers_counter_example_is_one_for_a_pencil() -> None:
         out = np.hstack([*(softmax(q @ k.swapaxes(1, 2) / scale**0.5) @ v)]) @ given["W_o"] + given["b_o"]
         row, numbers = int(re.search(r"out\[0, (\d)", evidence)[1]), re.search(f"{label} (.*)", evidence)[1].split()
         np.testing.assert_allclose(out[row], np.array(numbers, float), atol=5e-5)
+
+
+BY_HEADS = """
+import numpy as np
+
+def multi_head_attention(x, wq, bq, wk, bk, wv, bv, wo, bo, n_heads):
+    b, t, c = x.shape
+    sp = lambda y: y.reshape(b, t, n_heads, c // n_heads).transpose(0, 2, 1, 3)
+    q, k, v = sp(x @ wq + bq), sp(x @ wk + bk), sp(x @ wv + bv)
+    s = q @ k.swapaxes(-1, -2)
+    s = np.exp(s - s.max(-1, keepdims=True))
+    y = s / s.sum(-1, keepdims=True) @ v
+    return y.transpose(0, 2, 1, 3).reshape(b, t, c) @ wo + bo
+"""
+INTO_NEW_MEMORY = """
+import numpy as np
+
+def flash(q, k, v, block_size):
+    out = np.empty(q.shape[:-1] + (v.shape[-1],), dtype=q.dtype)
+    for at in np.ndindex(*q.shape[:-1]):
+        best, total, row = -np.inf, 0.0, np.zeros(v.shape[-1])
+        for begin in range(0, k.shape[-2], block_size):
+            keys = k[at[:-1]][begin : begin + block_size]
+            s = keys @ q[at] / np.sqrt(q.shape[-1])
+            new = max(best, s.max())
+            w = np.exp(s - new)
+            total = total * np.exp(best - new) + w.sum()
+            row = row + w @ v[at[:-1]][begin : begin + block_size]
+            best = new
+        out[at] = row / total
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "line"), [(BY_HEADS, "no-scale", "s = q @ k"), (INTO_NEW_MEMORY, "flash-output-not-rescaled", "row = row + w")]
+)
+def test_the_line_follows_the_reading_and_no_stale_memory(text: str, name: str, line: str, tmp_path: Path) -> None:
+    """Square matrices may be [in, out] or [out, in]: the line is traced as they were judged."""
+    (tmp_path / "mine.py").write_text(text, encoding="utf-8")
+    finding = qkv.judge(tmp_path / "mine.py")
+    assert [one.id for one in finding.mistakes] == [name]
+    assert text.splitlines()[finding.line - 1].strip().startswith(line)

@@ -28,8 +28,6 @@ def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int 
     """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt. `unrun`: conditions of
     branches that no answer so far went through."""
     one = subject.small[int(metadata["small"]) - 1] if "small" in metadata else subject
-    if len(one.assignments) > 1 and one.prototype is None:
-        one.ways = [one.ways[0]._replace(turned=assignment == 1)]
     with subject.branches.watched():
         found, notes = answered(one, tensors, metadata, assignment)
     unrun = subject.branches.unrun({name for one in subject.bindings.values() for name in one.untried(True)})
@@ -38,6 +36,8 @@ def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int 
 
 def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Answer:
     """The same, and nobody watches."""
+    if len(subject.assignments) > 1 and subject.prototype is None:  # matrices [in, out] or [out, in]
+        subject.ways = [subject.ways[0]._replace(turned=assignment == 1)]
     try:
         kind = metadata.get("call", "forward")
         if subject.helpers.get("square") and has_more_keys(tensors):

@@ -193,7 +193,7 @@ class Recorder:
     def _add(self, op: str, line: int, value: Any, parents: tuple[int, ...], array: Any, n: int = -1, name: str = "") -> int:
         index, number = len(self.events), _is_number(value)
         event = Event(op, line, array, parents, n, name, len(self.outputs), number)
-        filled = op.endswith("_like") or op.startswith("new_") or type(value) is int
+        filled = op.endswith("_like") or op.startswith("new_") or op in ("empty", "zeros", "ones", "full") or type(value) is int
         event.given = not filled and any(self.events[p].given for p in parents)
         if not number:
             kind = str(getattr(value, "dtype", "float"))
