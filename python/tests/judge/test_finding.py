@@ -163,6 +163,42 @@ def test_a_number_of_heads_without_an_argument(tmp_path: Path, kind: str) -> Non
     assert subject.sizes.head_dim == 2 if kind == "width" else subject.sizes.heads == 4
 
 
+IN_FIELDS = """
+from dataclasses import dataclass
+@dataclass
+class Params:
+    wq: np.ndarray
+    wk: np.ndarray
+    wv: np.ndarray
+    wo: np.ndarray
+
+def multi_head_attention(x, p: Params, heads: int):
+    q, k, v = (np.stack(np.split(x @ w, heads, -1), 1) for w in (p.wq, p.wk, p.wv))
+    y = softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+    return np.concatenate(list(np.moveaxis(y, 1, 0)), -1) @ p.wo
+"""
+
+
+def test_a_dataclass_of_parameters_may_be_called_anything(tmp_path: Path) -> None:
+    for first in ("", "from __future__ import annotations\n"):
+        assert right(subject_of(tmp_path, first + SOFTMAX + IN_FIELDS))
+
+
+def test_a_jitted_function_takes_a_dict(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    text = """
+import functools, jax
+import jax.numpy as jnp
+@functools.partial(jax.jit, static_argnames="heads")
+def mha(params, x, heads):
+    split = lambda w: x.reshape(*x.shape)[..., :] @ w
+    q, k, v = (split(params[n]).reshape(*x.shape[:2], heads, -1).swapaxes(1, 2) for n in ("wq", "wk", "wv"))
+    y = jax.nn.softmax(q @ k.swapaxes(-1, -2) / jnp.sqrt(q.shape[-1])) @ v
+    return y.swapaxes(1, 2).reshape(x.shape) @ params["wo"]
+"""
+    assert right(subject_of(tmp_path, text))
+
+
 STEP = """
 class Attention:
     def __init__(self, dim, heads):

@@ -3,10 +3,12 @@ settings (building.py) and parameters (parameters.py). Not: how a call goes (cal
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -36,7 +38,15 @@ def roles_of(function: Any) -> dict[str, str | None]:
             roles[one.name] = "cache"
         if roles[one.name] == "positions" and (one.annotation in (int, "int") or isinstance(one.default, int)):
             roles[one.name] = "start"
-    return {name: "params" if role in (None, "p") and name in dicts else role for name, role in roles.items()}
+    holders = {one.name for one in arguments if roles[one.name] in (None, "p") and _is_dataclass(function, one)}
+    return {name: "params" if name in holders or (role in (None, "p") and name in dicts) else role for name, role in roles.items()}
+
+
+def _is_dataclass(function: Any, one: inspect.Parameter) -> bool:
+    """Whether an argument's annotation is a class of fields."""
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    hint = getattr(module, one.annotation, None) if isinstance(one.annotation, str) else one.annotation
+    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or hasattr(hint, "_fields"))
 
 
 def _grows(function: Any, name: str) -> bool:

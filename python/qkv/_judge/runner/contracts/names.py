@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -127,12 +128,26 @@ def setting(name: str) -> str | None:
     return meaning("setting", name)
 
 
+class _Whole:
+    """Equal to itself alone."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
 class ByName(dict):
-    """Values by any of their usual names, as a dict and as attributes; `find` raises KeyError for what is none."""
+    """Values by any of their usual names, as a dict and as attributes; `find` raises KeyError for what is none. jax.jit takes it as one
+    constant."""
+
+    known_to_jax = False
 
     def __init__(self, find: Callable[[str], Any]) -> None:
         super().__init__()
         vars(self).update(_find=find)
+        if "jax" in sys.modules and not ByName.known_to_jax:
+            ByName.known_to_jax = True
+            tree = sys.modules["jax"].tree_util
+            tree.register_pytree_node(ByName, lambda one: ((), _Whole(one)), lambda whole, _: whole.value)
 
     def __missing__(self, name: str) -> Any:
         return self._find(name)
