@@ -39,7 +39,7 @@ class HostileJudge : public JudgeTest {
   Document run_replacing(const std::string& python, const std::string& names, const std::string& made,
       const std::string& end, const Words& more = {}) {
     write("mine.py",
-        "import os, sys\nfrom contextlib import suppress\nfolder, own = sys.argv[1], os.environ['TMPDIR']\n"
+        "import os, sys\nfrom contextlib import suppress\nfolder, own = sys.orig_argv[-2], os.environ['TMPDIR']\n"
         "for place in (folder, folder + '/..', own, own + '/..'):\n    for name in " +
             names +
             ":\n"
