@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import qkv
 from qkv._judge.runner.describing import as_json
 from qkv._judge.runner.errors import People, Stop
 from qkv._judge.runner.subject import Subject
@@ -154,6 +155,23 @@ FIXED_HEADS = {
     "partial": "import functools\n" + WITH_HEADS.replace("mha(", "_mha(") + "mha = functools.partial(_mha, heads=4)\n",
     "class": WITH_HEADS + IN_CLASS,
 }
+STEPS_OF_FIXED = """
+H = 2
+def cached_attention(x, W_q, W_k, W_v, W_o, cache=None):
+    q, k, v = (np.stack(np.split(x @ w, H, -1), 1) for w in (W_q, W_k, W_v))
+    if cache is not None:
+        k, v = np.concatenate([cache[0], k], 2), np.concatenate([cache[1], v], 2)
+    n, m = q.shape[2], k.shape[2]
+    scores = np.where(np.tri(n, m, m - n, dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    return np.concatenate(list(np.moveaxis(softmax(scores) @ v, 1, 0)), -1) @ W_o, (k, v)
+"""
+
+
+def test_steps_of_a_fixed_number_of_heads(tmp_path: Path) -> None:
+    subject = functions(tmp_path, STEPS_OF_FIXED, name="cached_attention")
+    assert subject.task == "cache" and subject.sizes.heads == 2
+    (tmp_path / "mine.py").write_text("import numpy as np\n" + SOFTMAX + STEPS_OF_FIXED)
+    assert qkv.judge(f"{tmp_path / 'mine.py'}:cached_attention")
 
 
 @pytest.mark.parametrize("kind", FIXED_HEADS)

@@ -85,14 +85,15 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         values["kv_heads"] = 1
     elif kind == "class":
         building.fix_by_module(values, thing, module, candidate.task)
+    fixed = ""
     if kind != "module" and not {names.setting(name) for name in request.get("init") or {}} & {"heads", "head_dim"}:
-        notes = [*notes, *filter(None, [building.fix_heads(values, thing, vars(module or object).get(candidate.name), module, candidate.task)])]
+        fixed = building.fix_heads(values, thing, vars(module or object).get(candidate.name), module, candidate.task)
     sizes = Sizes(values["embed"], values["heads"], values["kv_heads"], values["head_dim"], values["hidden"] if candidate.task == "block" else 0)
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, framework=framework_of(candidate.thing),
-        people=people, sizes=sizes, notes=list(notes),
+        people=people, sizes=sizes, notes=[*notes, *filter(None, [fixed])],
         precision="float32" if rounds(candidate.thing) else None, helpers={"init": request.get("init") or {},
-        "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task"))},
+        "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task")), "fixed": bool(fixed)},
     )  # fmt: skip
     with contextlib.suppress(OSError, TypeError):
         subject.line = inspect.getsourcelines(owner)[1]
@@ -256,7 +257,7 @@ def _of_functions(subject: Subject, module: ModuleType | None, request: dict[str
         if name in functions and not _hollow(functions[name])
     }
     binding = subject.bindings[own]
-    if subject.task in tasks.STEPPED and not binding.takes("num_heads"):
+    if subject.task in tasks.STEPPED and not binding.takes("num_heads") and not subject.helpers["fixed"]:
         subject.sizes = Sizes(subject.sizes.embed, 1, 1, subject.sizes.embed)
     if subject.task == "lm" and not binding.takes("params"):
         subject.helpers["class"] = model_class(module, subject.thing)
