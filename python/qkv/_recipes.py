@@ -24,13 +24,8 @@ def _kept(x: Any) -> Any:
 
 
 def _lent(x: Any) -> Any:
-    """x, where the extension reads its bytes; otherwise what it copied."""
-    if x is None or isinstance(x, (int, float, str)):
-        return x
-    if not hasattr(x, "dtype"):
-        return np.array(x)
-    size = x.dtype.itemsize
-    return x if size == 1 else boolean(x, "mask")
+    """x as the extension reads it: its own bytes, or a copy."""
+    return x if x is None or isinstance(x, str) else boolean(x, "mask")
 
 
 def recorded(method: F) -> F:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from .. import _attention as functional
 from .._progress import Progress
 from .file import Run
-from .layer import Layer, Wanted, capture_call, patches_from
+from .layer import Layer, Wanted, capture_call, image_in
 from .writes import Writer
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
@@ -82,10 +82,8 @@ class Collector:
             ids=None if cross or ids is None or ids.shape[1] != k.shape[2] else ids,
             live=None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
             first=1 if side else self.wanted.first,
+            image=None if cross else image_in(q.shape[2], self.wanted.image),
         )
-        if wanted.image is not None:
-            before = None if cross else patches_from(wanted.image, q.shape[2])
-            wanted = replace(wanted, image=None) if before is None else replace(wanted, image=(before, *wanted.image[1:]))
         layer = capture_call(index, name, q, k, v, bias, sinks, out, options, wanted, cross=cross)
         self.runs[-1].layers.append(layer)
         self._written(index, name, layer, v, out, side)

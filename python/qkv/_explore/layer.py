@@ -48,10 +48,13 @@ class Wanted:
     whole: bool = True  #: every weight, where there are few enough
 
 
-def patches_from(image: tuple[int, int, int], length: int) -> int | None:
-    """How many of `length` tokens stand before the patches of (at most so many, height, width); None: they are others."""
-    before = length - image[1] * image[2]
-    return before if 0 <= before <= image[0] else None
+def image_in(length: int, image: tuple[int, int, int] | None) -> tuple[int, int, int] | None:
+    """`image` (at most so many tokens before its patches, height, width) with as many as `length` tokens leave; None: they are others."""
+    if image is None:
+        return None
+    most, height, width = image
+    before = length - height * width
+    return (before, height, width) if 0 <= before <= most else None
 
 
 @dataclass

@@ -148,13 +148,11 @@ class Layer(Module):
             raise ValueError(f'[{function}] weights must be None, "all" or "applied": got {weights!r}')
         if seed is None and self.training and self._drops():
             raise ValueError(f"[{function}] dropout in training mode needs a seed, another one for each step: got none")
-        if mask_axes is not None and keep is None and drop is None:
-            raise ValueError(f"[{function}] mask_axes names the axes of keep or drop: got mask_axes={mask_axes!r} without them")
         if (offset or len(offsets) or position_ids is not None) and "rotary" not in self._config:
             raise ValueError(f"[{function}] offset, offsets and position_ids turn rotary positions: this layer has none")
-        whole = None
-        if mask is not None or key_lengths is not None or window is not None:
-            whole = build_mask(4, mask=mask, key_lengths=key_lengths, window=window)
+        whole, axes = None, mask_axes if keep is None and drop is None else None  # of nothing: refused there
+        if any(one is not None for one in (mask, key_lengths, window, axes)):
+            whole = build_mask(4, mask=mask, key_lengths=key_lengths, window=window, mask_axes=axes)
         for name, array in (("keep", keep), ("drop", drop)):
             if array is not None:
                 one = build_mask(4, **{name: array}, mask_axes=self._axes(name, array, x.shape, mask_axes))

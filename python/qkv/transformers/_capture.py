@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .._explore.captures import Captures
 from .._explore.collector import Collector
 from .._explore.file import Run
-from .._explore.layer import Wanted, patches_from
+from .._explore.layer import Wanted, image_in
 from .._explore.writes import Writer
 from .._progress import Progress
 from ..capture import Capture
@@ -182,8 +182,7 @@ def capture_attention(
         if any(layer not in range(collector.most_calls) for layer in numbers):
             raise ValueError(f"[capture_attention] {what} must lie in 0..{collector.most_calls - 1}: got {list(numbers)}")
     run = collector.runs[0] if collector.runs else Run([])
-    before = patches_from(image, run.layers[0].q_len) if image and run.layers else None
-    run.image, run.answer = None if before is None else (before, *image[1:]), answer
+    run.image, run.answer = image_in(run.layers[0].q_len, image) if run.layers else None, answer
     if collector.writer is not None:
         run.notes += collector.writer.notes()
     mask = inputs.get("attention_mask")
