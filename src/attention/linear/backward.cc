@@ -216,8 +216,9 @@ template <class T> struct BackwardJob : LinearJob<T> {
     return gradients.accumulate || to.size(0) != p.batch || to.size(1) != p.num_kv_heads || to.size(2) != p.kv_len;
   }
 
-  /// to (+)= rows [heads][T][channels of `to`], summed over the axes on which `to` repeats, in one order.
-  void add_tokens(const View<T, 4>& to, const T* rows) const {
+  /// to (+)= rows [heads][T][channels of `to`], summed over the axes on which `to` repeats, in one order; over tokens
+  /// each kSumTokens into the first of their rows.
+  void add_tokens(const View<T, 4>& to, T* rows) const {
     if (to.is_null()) return;
     const Index width = to.size(3);
     const auto at = [&](Index b, Index g, Index i) {
@@ -232,9 +233,13 @@ template <class T> struct BackwardJob : LinearJob<T> {
     }
     for (Index b = 0; b < p.batch; ++b) {
       for (Index g = 0; g < p.num_kv_heads; ++g) {
-        for (Index i = 0; i < p.kv_len; ++i, rows += width) {
+        const Index step = to.size(2) > 1 ? 1 : kSumTokens;
+        for (Index i = 0; i < p.kv_len; i += step) {
+          const Index count = std::min(step, p.kv_len - i) * width;
+          for (Index e = width; e < count; ++e) rows[e % width] += rows[e];
           T* const sum = at(b, g, i);
           for (Index f = 0; f < width; ++f) sum[f] += rows[f];
+          rows += count;
         }
       }
     }

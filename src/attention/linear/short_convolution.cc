@@ -74,7 +74,7 @@ template <class T> struct Convolution {
 
   void backward(const View<const T, 3>& dout, const ShortConvolutionGradients<T>& g, Context& context) const {
     const Index blocks = (channels + kItemChannels - 1) / kItemChannels, of_item = (width + 1) * kItemChannels;
-    const ScratchLease lease = borrow_scratch(context, line_bytes<T>(batch * blocks * of_item));
+    const ScratchLease lease = borrow_scratch(context, line_bytes<T>(2 * batch * blocks * of_item));
     T* const sums = reinterpret_cast<T*>(lease.data());
     for (Index b = 0; b < batch && !g.dbefore.is_null(); ++b) {
       for (Index k = 0; k < width - 1; ++k)
@@ -86,9 +86,17 @@ template <class T> struct Convolution {
       t.forward = part(b, first, std::min(kItemChannels, channels - first));
       t.dout = token_rows(dout, b, first);
       t.dx = token_rows(g.dx, b, first), t.dbefore = token_rows(g.dbefore, b, first);
-      t.dweight = {sums + item * of_item, kItemChannels};
-      t.dbias = sums + item * of_item + width * kItemChannels;
-      kernels.convolve_backward(t);
+      T *const sum = sums + item * of_item, *const part = sum + batch * blocks * of_item;
+      t.dweight = {part, kItemChannels};
+      t.dbias = part + width * kItemChannels;
+      std::fill_n(sum, of_item, T{});
+      for (Index begin = 0; begin < length; begin += kSumTokens) {
+        t.forward.begin = begin, t.forward.end = std::min(length, begin + kSumTokens);
+        kernels.convolve_backward(t);
+        for (Index k = 0; k <= width; ++k) {
+          for (Index c = 0; c < t.forward.channels; ++c) sum[k * kItemChannels + c] += part[k * kItemChannels + c];
+        }
+      }
     });
     T sum[kItemChannels];
     for (Index c = 0; c < channels; c += kItemChannels) {

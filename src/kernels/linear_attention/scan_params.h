@@ -10,6 +10,9 @@ namespace qkv {
 
 /// Tokens between two states that forward keeps for backward.
 constexpr Index kScanChunk = 16;
+/// Tokens whose gradients are added one to another; their sums are added then, so that of N tokens an error is about
+/// (kSumTokens + N / kSumTokens) roundings at most and not N. A multiple of kScanChunk and of a convolution's block.
+constexpr Index kSumTokens = 1024;
 
 /// Row of token t at data + t * stride; null: none.
 template <class T> struct TokenRows {

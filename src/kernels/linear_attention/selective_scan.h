@@ -85,6 +85,7 @@ template <class T, int kV> struct ScanScratch {
   Index lanes = kScanSums<kV> * Simd<T>::kLanes;
   T* lanes_b = carver.array<T>(states * lanes);  // of one token: db and dc by lanes of channels
   T* lanes_c = carver.array<T>(states * lanes);
+  T* sums = carver.array<T>((states + 1) * kScanBlock<T, kV>);  // da and dskip of the tokens behind
   std::size_t bytes = carver.used();
 
   ScanScratch(void* base, Index num_states) : carver(base), states(num_states) {}
@@ -183,19 +184,30 @@ template <class T, int kV> inline void token_backward(
   if (g.ddt.data != nullptr) store_block(g.ddt.at(i), ddt, t.channels);
 }
 
+/// sums += part, part = 0.
+template <class T> inline void move_sums(T* part, Index count, T* sums) {
+  for (Index e = 0; e < count; ++e) sums[e] += part[e], part[e] = 0;
+}
+
 template <class T, int kV> void selective_scan_backward(const ScanBlockGradient<T>& g, void* scratch) {
   const ScanBlock<T>& t = g.forward;
   const ScanScratch<T, kV> w(scratch, t.states);
   const Index row = t.states * kScanBlock<T, kV>;
-  for (Index e = 0; e < row; ++e) g.da[e] = 0;
-  for (Index e = 0; e < kScanBlock<T, kV>; ++e) g.dskip[e] = 0;
+  for (Index e = 0; e < row; ++e) g.da[e] = w.sums[e] = 0;
+  for (Index e = 0; e < kScanBlock<T, kV>; ++e) g.dskip[e] = w.sums[row + e] = 0;
   for (Index end = t.length; end > 0;) {
+    if (end % kSumTokens == 0) {
+      move_sums(g.da, row, w.sums);
+      move_sums(g.dskip, kScanBlock<T, kV>, w.sums + row);
+    }
     const Index begin = (end - 1) / kScanChunk * kScanChunk;
     recompute_chunk(t, w, begin, end);
     for (Index i = end - 1; i >= begin; --i)
       token_backward(g, w, i, w.before + (i - begin) * row, w.decays + (i - begin) * row);
     end = begin;
   }
+  for (Index e = 0; e < row; ++e) g.da[e] += w.sums[e];
+  for (Index e = 0; e < kScanBlock<T, kV>; ++e) g.dskip[e] += w.sums[row + e];
 }
 
 }  // namespace
