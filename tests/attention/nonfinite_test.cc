@@ -130,6 +130,32 @@ TYPED_TEST(Nonfinite, AHiddenQueryReachesNoKey) {
   }
 }
 
+/// Scores that q.k makes -inf leave all of a row to its sink: weights and out 0, lse the sink; without one, NaN.
+TYPED_TEST(Nonfinite, ASinkTakesARowOfMinusInfinity) {
+  using T = TypeParam;
+  for (const Index q_len : {1, 40}) {
+    for (const bool sink : {true, false}) {
+      AttentionCase each{1, 2, 2, q_len, 70, 9, 5};
+      if (sink) each.sinks = SinkKind::kUniform;
+      Problem<T> problem(each);
+      for (Index d = 0; d < 9; ++d) problem.q()(0, 1, 0, d) = number_as<T>(d == 0 ? -HUGE_VAL : 0);
+      for (Index j = 0; j < 70; ++j) problem.k()(0, 1, j, 0) = number_as<T>(1 + static_cast<double>(j));
+      const auto expected = problem.template reference_input<double>().forward();
+      EXPECT_EQ(std::isnan(expected.out.data()[q_len * 5]), !sink);
+      for_each_isa(1, [&](Context& context) {
+        Result<T> result(problem);
+        result.run_forward(problem, context);
+        EXPECT_TRUE(same_nans(copy_as<Accumulator<T>>(result.out.view), expected.out, "out"));
+        EXPECT_TRUE(same_nans(result.lse, expected.lse, "lse"));
+        result.run_weights(problem, context);
+        EXPECT_TRUE(same_nans(result.weights, expected.weights, "weights"));
+        for (Index d = 0; d < 5 && sink; ++d) EXPECT_EQ(number_as<double>(result.out.view(0, 1, 0, d)), 0);
+        for (Index j = 0; j < 70 && sink; ++j) EXPECT_EQ(result.weights.data()[q_len * 70 + j], 0);
+      });
+    }
+  }
+}
+
 TYPED_TEST(Nonfinite, AnInfiniteLseGivesTheRowNoGradient) {
   using T = TypeParam;
   const Problem<T> problem({.q_len = 20, .kv_len = 20, .head_dim = 8, .v_head_dim = 8});

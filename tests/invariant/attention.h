@@ -184,7 +184,8 @@ template <class T> struct Attention {
   }
   /// The row's lse and its rounding error; the sum becomes what exponentials are multiplied by.
   Parts<S> finish(Row& r, Index h) const {
-    if (r.attended && r.sum == 0) r.sum = std::numeric_limits<S>::quiet_NaN();
+    const bool sinks = in.sinks.data() != nullptr && in.sinks.data()[h] > -kInfinity<S>;
+    if (r.attended && r.sum == 0 && !sinks) r.sum = std::numeric_limits<S>::quiet_NaN();
     S peak = r.peak, sum = r.sum, share = 1;
     if (in.sinks.data() != nullptr) {
       const S before = sum == 0 ? -kInfinity<S> : peak, sink = log2_of(in.sinks.data()[h]);

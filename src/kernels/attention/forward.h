@@ -108,10 +108,11 @@ template <class T> inline std::uint32_t finish_strip(
   const Index first = r.strip * strip_lanes<T>();
   T *row_max = w.row_max + first, *row_sum = w.row_sum + first;
   const int vectors = live_vectors<T>(r.ni);
+  const std::uint32_t attended = has_sink(t.scores.sink) ? 0 : w.attended[r.strip];
   for (int v = 0; v < vectors; ++v) {
-    // A sum of 0 with a key attended: every kept score is -inf, and the formula's -inf - -inf is NaN.
+    // A sum of 0 with a key attended: every kept score is -inf, and the formula's -inf - -inf is NaN without a sink.
     const V l = load<T>(row_sum + v * n);
-    const std::uint32_t nothing = bits_where<T>(l == V{}) & (w.attended[r.strip] >> (v * n));
+    const std::uint32_t nothing = bits_where<T>(l == V{}) & (attended >> (v * n));
     store<T>(row_sum + v * n, select_bits<V>(nothing, splat<T>(kNan<T>), l));
   }
   alignas(64) T total_max[strip_lanes<T>()], total[strip_lanes<T>()];  // with the sink

@@ -37,6 +37,9 @@ template <class T> inline typename Simd<T>::V log2_of_bias(typename Simd<T>::V n
   return natural - natural == V{} ? scaled : natural;  // infinity and NaN stay what they are
 }
 
+/// Whether a row has a sink that counts; null: none.
+template <class T> inline bool has_sink(const T* sink) { return sink != nullptr && *sink > -kInf<T>; }
+
 /// A row's maximum (in powers of two) and sum including the sink; the weights of its keys must be multiplied by
 /// `share`.
 template <class T> struct WithSink {

@@ -282,12 +282,12 @@ template <class Sum> void decode_finish(const DecodeGroup<Sum>& t, void* state_m
   alignas(64) Sum maxima[round_up(kDecodeRowLimit, n)] = {}, totals[round_up(kDecodeRowLimit, n)] = {};
   for (Index r = 0; r < rows_of(t); ++r) {
     Sum l = state.row_sum[r];
-    // A sum of 0 with a key attended: every kept score is -inf, and the formula's -inf - -inf is NaN.
-    if (l == 0 && (*state.attended >> r & 1u) != 0) l = kNan<Sum>;
+    const Sum* const sink = t.scores.sink == nullptr ? nullptr : t.scores.sink + r / t.q_len * t.scores.sink_stride;
+    // A sum of 0 with a key attended: every kept score is -inf, and the formula's -inf - -inf is NaN without a sink.
+    if (l == 0 && (*state.attended >> r & 1u) != 0 && !has_sink(sink)) l = kNan<Sum>;
     Sum maximum = state.row_max[r], share = 1;
-    if (t.scores.sink != nullptr) {
-      const Sum sink = t.scores.sink[r / t.q_len * t.scores.sink_stride];
-      const WithSink<Sum> whole = with_sink<Sum>(sink, splat<Sum>(maximum), splat<Sum>(l));
+    if (sink != nullptr) {
+      const WithSink<Sum> whole = with_sink<Sum>(*sink, splat<Sum>(maximum), splat<Sum>(l));
       maximum = whole.maximum[0];
       l = whole.sum[0];
       share = whole.share[0];
