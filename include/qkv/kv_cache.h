@@ -100,6 +100,7 @@ class QKV_API KeyValue {
     // of a ring: number of first keys that are never overwritten; j lies in row page_size + j of the page
     Index pinned = 0;
     Index batch = 0, num_kv_heads = 0, head_dim = 0, v_head_dim = 0, max_length = 0;
+    Index given_pages = 0;  // of the caller's memory; 0: a KVCache's own
   };
   explicit KeyValue(const Parts& parts) : parts_(parts) {}
   const Parts& parts() const { return parts_; }

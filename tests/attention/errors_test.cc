@@ -103,6 +103,10 @@ TEST(Errors, LseLowHasTheSizesOfLse) {
     attention_forward(
         call.q, call.k, call.v, {.out = call.out, .lse = call.lse, .lse_low = View<float, 3>(low).sliced(2, 0, 2)});
   });
+  refuses<OptionError>({"[attention_forward] lse_low is computed with out"}, [&] {
+    Tensor<float> weights({2, 4, 3, 5});
+    attention_forward(call.q, call.k, call.v, {.weights = weights, .lse_low = low});
+  });
   refuses<ShapeError>({"[attention_forward]", "lse", "lse_low"},
       [&] { attention_forward(call.q, call.k, call.v, {.out = call.out, .lse = call.lse, .lse_low = call.lse}); });
   refuses<ShapeError>({"[attention_backward] lse_low must be [B, H, Tq] or null: got [2, 4, 2]"}, [&] {

@@ -265,6 +265,20 @@ TEST(Modifiers, SlopesOfAlibi) {
   EXPECT_EQ(alibi_slopes(1), std::vector<double>{0.00390625});
 }
 
+/// A slope beyond float is the largest float, as a bias is: it hides no key.
+TEST(PositionBias, SlopesBeyondFloatHideNothing) {
+  const Tensor<float> q({1, 1, 3, 4});
+  Tensor<float> out({1, 1, 3, 4}), lse({1, 1, 3});
+  Tensor<float> v({1, 1, 2, 4});
+  std::ranges::fill(v.span(), 1.0F);
+  const Tensor<float> k({1, 1, 2, 4});
+  for_each_isa(1, [&](Context& context) {  // the first query stands before every key
+    attention_forward(q, k, v, {.out = out, .lse = lse},
+        {.position_bias = PositionBias::alibi({1e39}, Align::kBottomRight)}, context);
+    for (const float x : out.span()) EXPECT_EQ(x, 1.0F);
+  });
+}
+
 TEST(Modifiers, BucketsOfT5) {
   for (const bool bidirectional : {true, false}) {
     const T5Buckets buckets{.num_buckets = 32, .max_distance = 128, .bidirectional = bidirectional};

@@ -12,7 +12,7 @@ inline bool is_asked_for(const AnyView& x) {
   return x.data != nullptr || std::ranges::any_of(x.sizes, [](Index size) { return size != 0; });
 }
 
-/// Throws OptionError if no output is requested, or lse without out.
+/// Throws OptionError if no output is requested, or lse or lse_low without out.
 inline void check_asked_for(
     const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options) {
   const bool out = is_asked_for(outputs.out), lse = is_asked_for(outputs.lse), weights = is_asked_for(outputs.weights);
@@ -21,6 +21,8 @@ inline void check_asked_for(
   check<OptionError>(out || weights || captures || lse || empty, function,
       "at least one output must be requested: give .out, .weights or a capture of weights");
   check<OptionError>(out || !lse || empty, function, "lse is computed with out: give .out too");
+  check<OptionError>(
+      out || !is_asked_for(outputs.lse_low) || empty, function, "lse_low is computed with out: give .out too");
 }
 
 /// Throws ShapeError unless outputs are null or have the call's sizes, or where one shares memory with another tensor.
@@ -35,8 +37,8 @@ inline void check_outputs_of(const char* function, const Problem& p, const Outpu
   }
   const NamedBox boxes[] = {
       {"out", outputs.out}, {"lse", outputs.lse}, {"lse_low", outputs.lse_low}, {"weights", outputs.weights}};
-  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k}, {"v", p.keys.v}, {"bias", p.bias}, {"sinks", p.sinks},
-      {"position_bias", p.position_table()}};
+  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k_memory()}, {"v", p.keys.v_memory()}, {"bias", p.bias},
+      {"sinks", p.sinks}, {"position_bias", p.position_table()}};
   check_outputs(function, boxes, inputs);
 }
 

@@ -65,6 +65,17 @@ KeySource::KeySource(const KeyValue& kv) : cache_(&kv), type_(kv.storage()), kv_
   v = sizes(kv.v_head_dim());
 }
 
+AnyView KeySource::memory(const AnyView& x, KeyValue::Matrix KeyValue::Parts::*which) const {
+  if (cache_ == nullptr) return x;
+  const KeyValue::Parts& p = cache_->parts();
+  const KeyValue::Matrix& m = p.*which;
+  AnyView all = x;
+  all.data = p.given_pages == 0 ? nullptr : static_cast<std::byte*>(const_cast<void*>(m.rows));
+  all.sizes = {p.given_pages, p.num_kv_heads, p.page_size, x.size(3)};
+  all.strides = {m.page_stride, m.head_stride, m.row_stride, 1};
+  return all;
+}
+
 HeadKeys KeySource::head(Index b, Index g) const {
   const auto dense = [&](const AnyView& x) {  // null stays null, whatever its strides
     return x.data == nullptr ? KeyMatrix{} : KeyMatrix{x.at(b, g), nullptr, 0, x.stride(2), 0};
@@ -128,8 +139,11 @@ void check_cached_call(const char* function, const KeyValue& kv, Index q_len, co
   for (Index b = 0; b < kv.batch(); ++b) {
     const Index wanted = std::max<Index>(0, kv.length(b) - q_len - (p.window - 1)), held = first_held(kv, b);
     check<OptionError>(held <= std::max(wanted, p.pinned), function,
-        "a ring must still hold the window of the first query, so there are at most max_append of them: got ", q_len,
-        " queries at length ", kv.length(b), ", window ", p.window, ", oldest key ", held);
+        "a ring must still hold the window of the first query, so there are at most max_append of them, and fewer "
+        "after "
+        "truncate, here ",
+        std::max<Index>(0, kv.length(b) - held - (p.window - 1)), ": got ", q_len, " queries at length ", kv.length(b),
+        ", window ", p.window, ", oldest key ", held);
   }
 }
 

@@ -25,6 +25,9 @@ class KeySource {
   }
 
   bool is_cache() const { return cache_ != nullptr; }
+  /// The caller's memory that is read; null: a KVCache's own.
+  AnyView k_memory() const { return memory(k, &KeyValue::Parts::k); }
+  AnyView v_memory() const { return memory(v, &KeyValue::Parts::v); }
   StoredType type() const { return type_; }
   /// Keys of sequence b.
   Index length(Index b) const { return cache_ == nullptr ? kv_len_ : cache_->length(b); }
@@ -36,6 +39,8 @@ class KeySource {
   HeadKeys rows(Index b, Index g, Index* keys, Index count) const;
 
  private:
+  AnyView memory(const AnyView& x, KeyValue::Matrix KeyValue::Parts::*which) const;
+
   const KeyValue* cache_ = nullptr;
   StoredType type_ = StoredType::kF32;
   Index kv_len_ = 0, begin_ = 0;

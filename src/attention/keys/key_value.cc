@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/overlap.h"
 #include "qkv/kv_cache.h"
 
 namespace qkv::inline v0 {
@@ -16,6 +17,8 @@ KeyValue::Parts parts_of(const char* function, const AnyView& k, const AnyView& 
       k.stride(3) == 1 || k.size(3) == 1, function, "the last axis of k must have stride 1: got ", k.stride(3));
   check<ShapeError>(
       v.stride(3) == 1 || v.size(3) == 1, function, "the last axis of v must have stride 1: got ", v.stride(3));
+  check_reach(function, "k", k);
+  check_reach(function, "v", v);
   const auto matrix = [](const AnyView& x) {
     return KeyValue::Matrix{x.data, nullptr, x.stride(0), x.stride(1), x.stride(2), 0, 0};
   };
@@ -27,6 +30,7 @@ KeyValue::Parts parts_of(const char* function, const AnyView& k, const AnyView& 
   p.head_dim = k.size(3);
   p.v_head_dim = v.size(3);
   p.page_size = std::max<Index>(1, k.size(2));
+  p.given_pages = k.size(2) == 0 ? 0 : k.size(0);
   return p;
 }
 

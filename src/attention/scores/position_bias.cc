@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/check.h"
 #include "core/maths.h"
@@ -112,9 +113,13 @@ template <class Sum> void spread_values(const PositionBias& bias, const View<con
     const std::int32_t* rows, Index before, Index count, Sum* values) {
   for (Index h = 0; h < bias.heads(); ++h, values += count) {
     for (Index n = 0; n < count; ++n) {
-      values[n] = bias.is_alibi()
-                      ? static_cast<Sum>(bias.slopes()[static_cast<std::size_t>(h)] * bias.factor(n - before))
-                      : table(rows[n], h);
+      if (!bias.is_alibi()) {
+        values[n] = table(rows[n], h);
+        continue;
+      }
+      constexpr auto most = static_cast<double>(std::numeric_limits<Sum>::max());  // -inf would hide the pair
+      const double slope = bias.slopes()[static_cast<std::size_t>(h)];
+      values[n] = static_cast<Sum>(std::clamp(slope * bias.factor(n - before), -most, most));
     }
   }
 }

@@ -124,6 +124,19 @@ TEST(KVCache, ConfigsThatCannotBe) {
       ShapeError);
 }
 
+TEST(KeyValue, MemoryThatIsReadIsNotWritten) {
+  Tensor<float> memory({1, 8, 64, 8});
+  const View<float, 4> all = memory;
+  const Tensor<float> q({1, 8, 7, 8});
+  const Index page = 0, length = 40;
+  const View<const float, 4> k(q.data(), {1, 1, 64, 8}, {0, 0, 0, 1}), v = all.sliced(1, 0, 1);
+  for (const KeyValue& kv : {KeyValue::contiguous(k, v),
+           KeyValue::paged(k, v, View<const Index, 2>(&page, {1, 1}), std::span<const Index>(&length, 1))}) {
+    test::expect_error<ShapeError>([&] { attention_forward(q, kv, {.out = all.sliced(2, 0, 7)}); },
+        {"[attention_forward] out must share no element with v", "[1, 1, 64, 8]"});
+  }
+}
+
 TEST(KeyValue, ChecksTheMemoryOfTheCaller) {
   const Tensor<float> k({4, 2, 8, 6}), v({4, 2, 8, 5});
   const std::vector<Index> lengths = {8, 3, 0, 5}, long_one = {8, 3, 9, 5}, two = {9, 16}, short_two = {3, 16};
