@@ -167,6 +167,8 @@ class AttentionLM(Module):
             raise ValueError("[AttentionLM.fit] a text is needed: this model was made without one")
         if self._training:
             raise RuntimeError("[AttentionLM.fit] the model is being trained already")
+        if min_lr and schedule == "constant":
+            raise ValueError(f"[AttentionLM.fit] min_lr is where schedule='cosine' ends: got min_lr={min_lr} for 'constant'")
         training = _nn.Training(
             self._model, source or "", batch, resume, steps=steps, lr=lr, seed=seed, schedule=schedule, warmup=warmup, min_lr=min_lr,
             weight_decay=weight_decay, clip=clip,

@@ -32,6 +32,7 @@ struct AttentionLM::Activations::Impl {
   std::vector<Index> ids, positions;  // [B * T]
   std::vector<Index> targets;         // [B * T]
   std::uint64_t dropout_seed = 0;
+  bool has_loss = false;  // dlogits are of these values
   bool by_table = false;  // the first layer's projections come from `table`, not from `embedded`
   bool folded = false;    // logits come from `fold` and what is attended, not from the layer's output; only by_table
   TableProjection table;

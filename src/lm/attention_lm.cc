@@ -68,6 +68,7 @@ void AttentionLM::run(View<const Index, 2> ids, Activations& activations, std::u
   Activations::Impl& a = *activations.impl_;
   read_ids(m.config, ids, a.share, a.ids, a.positions);
   if (!as.positions) std::ranges::fill(a.positions, 0);
+  a.has_loss = false;
   a.batch = ids.size(0);
   a.length = ids.size(1);
   a.dropout_seed = dropout_seed;
@@ -165,7 +166,10 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
   }
   check<OptionError>(any || all > 0, kFunction, "at least one position must have a target: got none");
   nn::resize(a.dlogits, a.sizes(vocab));
-  return nn::cross_entropy(nn::as_rows(std::as_const(a.logits)), a.targets, nn::as_rows(a.dlogits), context, all);
+  const double loss =
+      nn::cross_entropy(nn::as_rows(std::as_const(a.logits)), a.targets, nn::as_rows(a.dlogits), context, all);
+  a.has_loss = true;
+  return loss;
 }
 
 void AttentionLM::backward(Activations& activations, Context& context) {
@@ -173,8 +177,8 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   Activations::Impl& a = *activations.impl_;
   const std::vector<Index>& made = a.dlogits.sizes();
   const std::array<Index, 3> needed = a.sizes(m.config.vocab_size);
-  check<OptionError>(
-      a.layers.size() == m.blocks.size() && std::equal(made.begin(), made.end(), needed.begin(), needed.end()),
+  check<OptionError>(a.has_loss && a.layers.size() == m.blocks.size() &&
+                         std::equal(made.begin(), made.end(), needed.begin(), needed.end()),
       "AttentionLM::backward", "activations must come from this model's forward and loss: got ", a.layers.size(),
       " layers, gradients of logits ", a.dlogits);
   for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);

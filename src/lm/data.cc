@@ -12,7 +12,8 @@ namespace {
 
 constexpr Index kLeastOfInduction = 4;
 constexpr Index kMostIds = Index{1} << 31;  // beyond any alphabet, and far from overflow
-constexpr double kHiddenShare = 0.15;       // BERT, arXiv:1810.04805, section 3.1
+constexpr Index kMostDraws = 1000;
+constexpr double kHiddenShare = 0.15;  // BERT, arXiv:1810.04805, section 3.1
 
 void check_shape(BatchShape shape, const char* function) {
   check<OptionError>(shape.batch >= 1 && shape.context >= 1, function,
@@ -118,7 +119,8 @@ BatchSource BatchSource::from_arrays(Tensor<Index> batches) {
 BatchSource BatchSource::of_random_ids(
     Kind kind, Index alphabet, Index least, BatchShape shape, std::uint64_t seed, const char* function) {
   check_shape(shape, function);
-  check<OptionError>(alphabet >= least, function, "alphabet must be at least ", least, ": got ", alphabet);
+  check<OptionError>(alphabet >= least && alphabet <= kMostIds, function, "alphabet must be from ", least, " to ",
+      kMostIds, ": got ", alphabet);
   BatchSource source(kind, shape, seed);
   source.vocab_size_ = alphabet;
   return source;
@@ -191,13 +193,18 @@ void BatchSource::fill(Index step, Batch& batch) const {
     batch.inputs = Tensor<Index>({shape_.batch, shape_.context});
     batch.targets = Tensor<Index>({shape_.batch, shape_.context});
   }
-  // Of `same`, rows without a repeated character may be all there are: they are drawn again, as further rows.
+  // Of `same`, rows without a repeated character may be all there are: they are drawn again, as further rows; after
+  // kMostDraws of a large alphabet the last character is made like the first.
   const auto has_target = [&] { return std::ranges::any_of(batch.targets.span(), [](Index id) { return id >= 0; }); };
   Index drawn = 0;
   do {
     for (Index row = 0; row < shape_.batch; ++row)
       fill_row(step, drawn + row, row_of(batch.inputs, row), row_of(batch.targets, row));
     drawn += shape_.batch;
+    if (kind_ != Kind::kSame || drawn / shape_.batch < kMostDraws) continue;
+    const std::span<Index> inputs = row_of(batch.inputs, 0), to = row_of(batch.targets, 0);
+    inputs.back() = inputs.front();
+    to.back() = target(inputs, inputs.size() - 1);
   } while (kind_ == Kind::kSame && !has_target());
 }
 

@@ -87,8 +87,8 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 void Decoder::prefill(std::span<const Index> ids) {
   check<OptionError>(!ids.empty(), "Decoder::prefill", "the prompt must have at least one character: got none");
   const auto most = static_cast<std::size_t>(impl_->model.config.context);
-  ids = ids.last(std::min(most, ids.size()));
   impl_->check_ids(ids);
+  ids = ids.last(std::min(most, ids.size()));
   impl_->forget();
   impl_->read(ids);
 }

@@ -100,7 +100,7 @@ double global_norm(std::span<const nn::Parameter> parameters) {
 
 void clip_to_norm(std::span<const nn::Parameter> parameters, double norm, double max_norm) {
   check<OptionError>(max_norm > 0, "clip_to_norm", "max_norm must be above 0: got ", max_norm);
-  if (!(norm > max_norm)) return;
+  if (norm <= max_norm) return;  // of NaN every gradient becomes NaN
   const auto factor = static_cast<float>(max_norm / (norm + 1e-6));
   for (const nn::Parameter& parameter : parameters) {
     for (float& g : parameter.gradient) g *= factor;

@@ -7,20 +7,22 @@
 
 #include "core/check.h"
 #include "lm/draw.h"
+#include "lm/model.h"
 
 namespace qkv::inline v0::lm {
 namespace {
 
-/// Switches the model to training mode for its lifetime.
+/// Switches the model to training mode for its lifetime, then back.
 class TrainingMode {
  public:
-  explicit TrainingMode(AttentionLM& model) : model_(model) { model_.train(true); }
-  ~TrainingMode() { model_.train(false); }
+  explicit TrainingMode(AttentionLM& model) : model_(model), before_(model.impl().training) { model_.train(true); }
+  ~TrainingMode() { model_.train(before_); }
   TrainingMode(const TrainingMode&) = delete;
   TrainingMode& operator=(const TrainingMode&) = delete;
 
  private:
   AttentionLM& model_;
+  bool before_;
 };
 
 /// The sequences and tokens of a share.

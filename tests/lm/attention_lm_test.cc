@@ -127,6 +127,10 @@ TEST(AttentionLM, BadIdsAndShapes) {
   batch.inputs.data()[17] = 0;
   model.forward(batch.inputs, activations);
   test::expect_error<ShapeError>([&] { model.loss(longer, activations); }, {"[5, 16]", "[1, 17]"});
+  model.loss(batch.targets, activations);
+  model.backward(activations);
+  model.forward(batch.inputs, activations);  // the loss is of the forward before
+  test::expect_error<OptionError>([&] { model.backward(activations); }, {"this model's forward and loss"});
   std::fill_n(batch.targets.data(), batch.targets.count(), lm::kNoTarget);
   test::expect_error<OptionError>([&] { model.loss(batch.targets, activations); }, {"target"});
 }

@@ -104,7 +104,10 @@ TEST(Data, SameAlwaysHasATarget) {
     EXPECT_EQ(batch.inputs.data()[0], batch.inputs.data()[1]);
     EXPECT_EQ(flat(batch.targets), (std::vector<Index>{lm::kNoTarget, 0}));
   }
+  BatchSource::same(Index{1} << 31, {1, 5}, 1).fill(0, batch);
+  EXPECT_EQ(flat(batch.targets), (std::vector<Index>{lm::kNoTarget, lm::kNoTarget, lm::kNoTarget, lm::kNoTarget, 0}));
   test::expect_error<OptionError>([] { BatchSource::same(26, {1, 1}, 1); }, {"context", "at least 2", "got 1"});
+  test::expect_error<OptionError>([] { BatchSource::same(Index{1} << 40, {1, 2}, 1); }, {"alphabet", "2147483648"});
 }
 
 /// The string's characters differ, so its second time begins where a character comes again.
@@ -197,7 +200,7 @@ TEST(Data, Errors) {
   test::expect_error<OptionError>([&] { BatchSource::masked(counting(30), 29, {1, 4}, 0); }, {"mask_id", "got 29"});
   test::expect_error<OptionError>([&] { BatchSource::previous(0, {1, 4}, 0); }, {"alphabet"});
   test::expect_error<OptionError>([&] { BatchSource::induction(26, {1, 3}, 0); }, {"context", "at least 4", "got 3"});
-  test::expect_error<OptionError>([&] { BatchSource::induction(3, {1, 8}, 0); }, {"alphabet", "at least 4", "got 3"});
+  test::expect_error<OptionError>([&] { BatchSource::induction(3, {1, 8}, 0); }, {"alphabet", "from 4", "got 3"});
   test::expect_error<ShapeError>(
       [&] {
         BatchSource::from_arrays(Tensor<Index>({2, 3}));

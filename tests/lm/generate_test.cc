@@ -72,10 +72,13 @@ TEST(Generate, AWrongIdForgetsNothing) {
   AttentionLM model(test::default_config());
   lm::Decoder decoder(model);
   const std::vector<Index> prompt(16, 1), wrong{1, 7};
+  std::vector<Index> long_ago(30, 1);
+  long_ago.front() = 7;  // before the context
   decoder.prefill(prompt);
   test::expect_error<OptionError>([&] { decoder.append(7); }, {"[0, 7)", "got 7"});
   EXPECT_TRUE(std::ranges::equal(decoder.window(), prompt));
   test::expect_error<OptionError>([&] { decoder.prefill(wrong); }, {"[0, 7)", "got 7"});
+  test::expect_error<OptionError>([&] { decoder.prefill(long_ago); }, {"[0, 7)", "got 7"});
   EXPECT_TRUE(std::ranges::equal(decoder.window(), prompt));
 }
 

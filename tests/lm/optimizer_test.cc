@@ -98,6 +98,8 @@ TEST(Optimizer, Clipping) {
   lm::clip_to_norm(pieces.parameters, 5, 1);
   EXPECT_NEAR(lm::global_norm(pieces.parameters), 1, 1e-6);
   EXPECT_FLOAT_EQ(pieces.gradients[0] / pieces.gradients[3], 0.75F);
+  lm::clip_to_norm(pieces.parameters, std::nan(""), 1);  // as in PyTorch: no gradient stays what it was
+  for (const float gradient : pieces.gradients) EXPECT_TRUE(std::isnan(gradient));
   test::expect_error<OptionError>([&] { lm::clip_to_norm(pieces.parameters, 5, 0); }, {"above 0"});
 }
 

@@ -127,6 +127,27 @@ TEST(Sharding, ShardsDropWhatTheWholeDrops) {
   for (const Index parts : {2, 4}) expect_shards_are_the_whole(layer, parts);
 }
 
+/// Of a shard of a shard, heads are those of the first whole; a mask by head is the whole's with dropout and without.
+TEST(Sharding, ShardsOfShards) {
+  nn::GroupedQueryAttention layer({.embed_dim = 24, .num_heads = 4, .dropout = 0.5F});
+  const Tensor<float> x = random_tensor({2, 9, 24}, 1);
+  Tensor<std::uint8_t> keep({1, 4, 9, 9});
+  for (Index n = 0; n < keep.count(); ++n) keep.data()[n] = n / 81 % 2 == 0 || n % 3 != 0;
+  const Index last = 3;
+  for (const bool training : {false, true}) {
+    layer.train(training);
+    const nn::ForwardOptions options{
+        .mask = Mask::keep(View<const std::uint8_t, 4>(keep)), .seed = 7, .cut = std::span(&last, 1)};
+    const Tensor<float> y = layer.forward(x, options);
+    Tensor<float> sum(y.sizes());
+    for (Index part = 0; part < 4; ++part) {
+      const nn::GroupedQueryAttention half = nn::shard(layer, part / 2, 2);
+      add(sum, nn::shard(half, part % 2, 2).forward(x, options));
+    }
+    for (Index n = 0; n < y.count(); ++n) ASSERT_NEAR(sum.data()[n], y.data()[n], 1e-6) << training << " at " << n;
+  }
+}
+
 /// More shards than key/value heads: several hold a copy of one, and its gradients add up.
 TEST(Sharding, ShardsMayShareAKeyValueHead) {
   nn::GroupedQueryAttention one({.embed_dim = 16, .num_heads = 4, .num_kv_heads = 1, .causal = true});

@@ -133,8 +133,8 @@ class Layer(Module):
             weights: "all": also return the weights [B, H, T, T] before dropout, "applied": after it.
             seed: for this call's dropouts; needed in training mode when a dropout is not 0.
             first_sequence: the number that sequence 0 has in the dropout pattern.
-            offset, offsets, position_ids: positions of a layer with rotary ones: token t has offset + t, offsets[b] + t, or
-                position_ids[b, t] ([B|1, T]).
+            offset, offsets, position_ids: positions of a layer with rotary ones, one of the three: token t has offset + t,
+                offsets[b] + t, or position_ids[b, t] ([B|1, T]).
             saved: a :class:`Saved`, filled for backward.
 
         Returns:
@@ -150,6 +150,8 @@ class Layer(Module):
             raise ValueError(f"[{function}] dropout in training mode needs a seed, another one for each step: got none")
         if (offset or len(offsets) or position_ids is not None) and "rotary" not in self._config:
             raise ValueError(f"[{function}] offset, offsets and position_ids turn rotary positions: this layer has none")
+        if bool(offset) + bool(len(offsets)) + (position_ids is not None) > 1:
+            raise ValueError(f"[{function}] offset, offsets and position_ids exclude each other: got more than one")
         whole, axes = None, mask_axes if keep is None and drop is None else None  # of nothing: refused there
         if any(one is not None for one in (mask, key_lengths, window, axes)):
             whole = build_mask(4, mask=mask, key_lengths=key_lengths, window=window, mask_axes=axes)

@@ -24,7 +24,11 @@ def _rows(x: Any, name: str, function: str, width: int) -> Any:
     require_floats(x, name, function)
     if len(x.shape) < 1 or x.shape[-1] != width:
         raise ValueError(f"[{function}] {name} must be [..., {width}]: got {list(x.shape)}")
-    return (x if _is_torch(x) else np.asarray(x)).reshape(-1, width)
+    rows = (x if _is_torch(x) else np.asarray(x)).reshape(-1, width)
+    step, each = rows.stride() if _is_torch(rows) else (n // rows.itemsize for n in rows.strides)
+    if (each == 1 or width == 1) and step >= width:
+        return rows
+    return rows.contiguous() if _is_torch(rows) else np.ascontiguousarray(rows)
 
 
 def _like(x: Any, made: Any, *shape: int) -> Any:

@@ -83,7 +83,11 @@ class Training {
  public:
   Training(ModelObject& object, const lm::TrainOptions& options, lm::BatchSource source, bool resume)
       : object_(object), source_(std::move(source)), end_(options.steps), trainer_(object.value.model, options) {
-    if (resume && object.value.adam) trainer_.resume(*object.value.adam);
+    if (!resume) return;
+    if (!object.value.adam) {
+      throw OptionError("[AttentionLM.fit] resume goes on with the optimizer of the last fit, which this model lacks");
+    }
+    trainer_.resume(*object.value.adam);
   }
 
   // As many steps as `seconds` has room for, at least one while there are any. Losses are kept here: what Ctrl-C

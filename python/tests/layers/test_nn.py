@@ -66,6 +66,18 @@ def test_rotary_positions() -> None:
     assert np.allclose(turned(x, offset=5), turned(x), atol=1e-5)  # only distances count
 
 
+def test_linear_reads_any_strides() -> None:
+    linear = nn.Linear(E, 5)
+    x = numbers(1, 6, E)
+    for turned in (np.asfortranarray(x), np.repeat(x, 2, 0)[::2], x[::-1][::-1]):
+        assert np.array_equal(linear(turned), linear(x))
+    assert np.array_equal(linear(x[::-1]), linear(x)[::-1])
+    one = np.broadcast_to(x[:1], x.shape)
+    saved = nn.Saved()
+    assert np.array_equal(linear(one, saved=saved), linear(one.copy()))
+    assert np.array_equal(linear.backward(np.broadcast_to(np.float32(1), (6, 5)), saved), linear.backward(np.ones((6, 5), np.float32), saved))
+
+
 def test_without_a_batch_and_strided() -> None:
     layer, x = nn.MultiHeadAttention(E, 4, seed=1), numbers(1, B, T, E)
     y, weights = layer(x[1], weights="all")

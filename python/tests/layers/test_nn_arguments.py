@@ -53,6 +53,11 @@ def test_arguments_that_would_change_nothing() -> None:
                 layer(x, **given)
         with pytest.raises(ValueError, match="mask_axes names the axes"):
             layer(x, mask_axes="bogus")
+    turned = nn.GroupedQueryAttention(E, 4, rotary=qkv.Rotary(6))
+    with pytest.raises(ValueError, match="exclude each other"):
+        turned(x, offset=5, position_ids=np.arange(6))
+    with pytest.raises(qkv.OptionError, match="head_dim must be at least 1.*got -5"):
+        nn.GroupedQueryAttention(E, 4, head_dim=-5)
     with pytest.raises(qkv.OptionError, match="rotary must be of the layer's head_dim 6: got Rotary"):
         nn.GroupedQueryAttention(E, 4, rotary=qkv.Rotary(64))
     for make in (lambda align: qkv.Mask.causal(align, offsets=[0]), lambda align: qkv.Mask.window(1, 2, align, offsets=[0])):

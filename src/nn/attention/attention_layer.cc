@@ -24,7 +24,9 @@ LayerConfig resolved(const AttentionForm& form, const LayerConfig& given) {
   check<OptionError>(c.num_heads > 0, form.type, "num_heads must be given, at least 1: got ", c.num_heads);
   check<ShapeError>(c.embed_dim > 0 && c.d_k > 0, form.type, "embed_dim and d_k must be at least 1: got ", c.embed_dim,
       " and ", c.d_k);
-  if (c.head_dim <= 0) {
+  check<OptionError>(
+      c.head_dim >= 0, form.type, "head_dim must be at least 1, or 0: embed_dim / num_heads: got ", c.head_dim);
+  if (c.head_dim == 0) {
     check<OptionError>(c.d_k % c.num_heads == 0, form.type, "num_heads must divide embed_dim",
         form.grouped ? " where head_dim is not given: got " : ": got ", c.num_heads, " heads for ", c.d_k);
     c.head_dim = c.d_k / c.num_heads;

@@ -65,8 +65,8 @@ struct AttentionLayer::Shards {
     config.qk_norm = whole.qk_norm();
     GroupedQueryAttention made(config);
     AttentionLayer& own = made;
-    own.first_head_ = cut.first_head;
-    own.whole_heads_ = whole.num_heads();
+    own.first_head_ = whole.first_head_ + cut.first_head;
+    own.whole_heads_ = whole.whole_heads_ > 0 ? whole.whole_heads_ : whole.num_heads();
     own.train(whole.training());
     for_each_piece(whole, own, cut, whole.values_, own.values_,
         [](const float* from, float* to, Index count) { std::copy_n(from, count, to); });

@@ -1,6 +1,6 @@
 // The three products of a linear map, cut into tiles over the context's threads. No cut changes a sum, so results are
-// bit-identical for any number of threads, and in bf16, or with Bits::kInvariant, a row's for any number of rows beside
-// it.
+// bit-identical for any number of threads, and in bf16 on CPUs that multiply its pairs, or with Bits::kInvariant, a
+// row's for any number of rows beside it.
 //
 // Shapes: M rows (tokens), K inputs, N outputs. Views have last stride 1 and any row stride.
 #pragma once
