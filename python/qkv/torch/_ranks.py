@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ._calls import draw_seed
 from ._watch import Gone, Watch
 
 if TYPE_CHECKING:
@@ -137,10 +136,3 @@ def ranks_of(function: str, group: ProcessGroup | None) -> Ranks:
     if group not in _of_group:
         _of_group[group] = Ranks(group)
     return _of_group[group]
-
-
-def shared_seed(ranks: Ranks) -> int:
-    """A seed that rank 0 draws; collective."""
-    seed = draw_seed()
-    dist.broadcast(seed, dist.get_global_rank(ranks.group, 0), ranks.group)
-    return int(seed)

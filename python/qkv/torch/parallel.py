@@ -10,8 +10,9 @@ the result, with the bits that one machine gives where the order of sums allows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +20,12 @@ from torch import Tensor
 
 from .. import _dist
 from .._arrays import require_numbers
+from .._core import Error
 from ..masks import Mask
 from . import _calls, patch
-from ._calls import ArgumentError, Rules, require_floats, require_shapes
+from ._calls import ArgumentError, Rules, draw_seed, require_floats, require_shapes
 from ._graph import Step
-from ._ranks import ranks_of, shared_seed
+from ._ranks import Ranks, ranks_of
 from .sdpa import direct
 
 if TYPE_CHECKING:
@@ -73,6 +75,21 @@ def _backward(
     dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     cut.backward(rules.options(bias, None), q, k, v, out, lse, dout, dlse, *made, dbias)
     return (*made, dbias)
+
+
+def _agreed(ranks: Ranks, checked: Callable[[], tuple[Rules, Any]], draws: bool) -> tuple[Rules, Any]:
+    """What checked() returns, with rank 0's seed where this rank draws. Collective: what it raises on one rank ends the call of
+    every rank, of the others with an Error."""
+    try:
+        rules, cut = checked()
+    except Exception as error:
+        _dist.texts_of_ranks(ranks, f"! {error}")
+        raise
+    texts = _dist.texts_of_ranks(ranks, str(rules.seed))
+    for rank, text in enumerate(texts):
+        if text.startswith("!"):
+            raise Error(f"[parallel_attention] rank {rank} refused its arguments: {text[2:]}")
+    return replace(rules, seed=int(texts[0])) if draws and rules.dropout else rules, cut
 
 
 _ONCE = "[parallel_attention] is differentiated once, in reverse mode: got forward mode, or a gradient of a gradient"
@@ -129,20 +146,24 @@ def parallel_attention(
 
     Differentiable once; not under torch.compile, torch.func or forward mode.
     """
-    if mask is not None and not isinstance(mask, Mask):
-        raise TypeError(f"[parallel_attention] mask must be a qkv.Mask: got {type(mask).__name__}; qkv.Mask.keep(array) makes one")
     ranks = ranks_of("parallel_attention", group)
-    if not direct(q, k, v, bias):
-        raise NotImplementedError(
-            "[parallel_attention] tensors must be plain: torch.compile, torch.func and subclasses are not supported"
-        )
-    require_shapes("parallel_attention", {"q": (q, "B H Tq_local D"), "k": (k, "B Hkv Tk_local D"), "v": (v, "B Hkv Tk_local Dv")})
-    require_floats("parallel_attention", {"q": q, "k": k, "v": v}, {})
-    require_numbers("parallel_attention", scale=scale, softcap=softcap, dropout=dropout)
-    if dropout > 0 and seed is None:
-        seed = shared_seed(ranks)
-    rules = Rules(causal, scale, float(dropout), seed or 0, empty_row, float(softcap), mask)
-    cut = _dist.ContextParallel(ranks, layout, method, BLOCK, turns, chunk)
+
+    def checked() -> tuple[Rules, Any]:
+        if mask is not None and not isinstance(mask, Mask):
+            raise TypeError(f"[parallel_attention] mask must be a qkv.Mask: got {type(mask).__name__}; qkv.Mask.keep(array) makes one")
+        if not direct(q, k, v, bias):
+            raise NotImplementedError(
+                "[parallel_attention] tensors must be plain: torch.compile, torch.func and subclasses are not supported"
+            )
+        require_shapes("parallel_attention", {"q": (q, "B H Tq_local D"), "k": (k, "B Hkv Tk_local D"), "v": (v, "B Hkv Tk_local Dv")})
+        require_floats("parallel_attention", {"q": q, "k": k, "v": v}, {})
+        require_numbers("parallel_attention", scale=scale, softcap=softcap, dropout=dropout)
+        mine = int(draw_seed()) if seed is None and dropout > 0 else seed or 0
+        rules = Rules(causal, scale, float(dropout), mine, empty_row, float(softcap), mask)
+        rules.options(bias, None)
+        return rules, _dist.ContextParallel(ranks, layout, method, BLOCK, turns, chunk)
+
+    rules, cut = _agreed(ranks, checked, seed is None)
     out, lse = _attend.apply(*(_calls.inner_contiguous(x) for x in _calls.resolved(q, k, v)), *_calls.resolved(bias), rules, cut)
     return (out, lse) if return_lse else out
 

@@ -8,6 +8,7 @@
 #include "arrays/choice.h"
 #include "attention/options.h"
 #include "bindings.h"
+#include "qkv/dist/agree.h"
 #include "qkv/dist/context_parallel.h"
 
 namespace qkv::python {
@@ -76,6 +77,7 @@ class ContextParallel {
       : transport_(std::move(transport)), cut_(cut_of(layout, block, turns)) {
     cut_.method = method_of(method);
     cut_.chunk = chunk;
+    dist::ContextParallel(transport_, cut_);  // refuses options
   }
 
   void forward(const OptionsObject* options, const nb::args& objects) {
@@ -106,6 +108,12 @@ class ContextParallel {
   dist::ContextParallelOptions cut_;
 };
 
+std::vector<std::string> texts_of_ranks(nb::object object, const std::string& text) {
+  PythonTransport transport(std::move(object));
+  const nb::gil_scoped_release unlocked;
+  return dist::texts_of_ranks(transport, text);
+}
+
 std::vector<std::pair<Index, Index>> rows_of_rank(
     const std::string& layout, Index length, Index block, Index turns, int rank, int ranks) {
   std::vector<std::pair<Index, Index>> pairs;
@@ -131,6 +139,7 @@ NB_MODULE(_dist, m) {
           nb::arg("chunk"))
       .def("forward", &ContextParallel::forward, nb::arg("options").none(), nb::arg("arrays"))
       .def("backward", &ContextParallel::backward, nb::arg("options").none(), nb::arg("arrays"));
+  m.def("texts_of_ranks", &texts_of_ranks, nb::arg("transport"), nb::arg("text"));
   m.def("rows_of_rank", &rows_of_rank, nb::arg("layout"), nb::arg("length"), nb::arg("block"), nb::arg("turns"),
       nb::arg("rank"), nb::arg("ranks"));
 }

@@ -47,6 +47,26 @@ EQUAL = {name: ("out", "lse", "dq") for name in METHODS} | {"ulysses": ("out", "
 RESULTS = ("out", "lse", "dq", "dk", "dv", "dbias")
 
 
+#: Arguments of rank 0, of the others.
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "scale": ({"scale": 0.25}, {"scale": 0.5}),
+    "dropout": ({"dropout": 0.1}, {}),
+    "no dropout": ({}, {"dropout": 0.1}),
+    "seed": ({"dropout": 0.1}, {"dropout": 0.1, "seed": 3}),
+    "chunk": ({"chunk": -1}, {}),
+    "layout": ({}, {"layout": "zigzag"}),
+    "mask": ({"mask": torch.ones(4, 4, dtype=torch.bool)}, {}),
+}
+
+
+def refusal(own: list[Tensor], arguments: dict[str, Any]) -> str:
+    try:
+        qt.parallel_attention(*own, **arguments)
+    except (qkv.Error, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "computed"
+
+
 def inputs(name: str) -> tuple[list[Tensor], dict[str, Any]]:
     """q, k, v, dout, dlse of the whole problem, and the arguments."""
     q_len, kv_len, heads, kv_heads, dtype, arguments = CASES[name]
@@ -102,10 +122,7 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
             results["a fused layer"] = layer(text[:, rows])
         results["of all"] = layer(text)[:, rows]
     results["after it"] = F.scaled_dot_product_attention(*own)
-    try:
-        qt.parallel_attention(*own, scale=0.25 + rank)
-    except qkv.Error as error:
-        results["mismatch"] = str(error)
+    results["refused"] = {name: refusal(own, first if rank == 0 else others) for name, (first, others) in REFUSED.items()}
     results["drawn"] = qt.parallel_attention(*own, dropout=0.5)
     torch.save(results, f"{folder}/{rank}.pt")
     torch.distributed.barrier()
@@ -206,21 +223,26 @@ def test_a_block_changes_scaled_dot_product_attention(ranks: list[dict[str, Any]
 
 def test_ranks_that_differ_say_so_alike(ranks: list[dict[str, Any]]) -> None:
     if len(ranks) == 1:
-        assert "mismatch" not in ranks[0]
         return
-    assert len({rank["mismatch"] for rank in ranks}) == 1 and "scale" in ranks[0]["mismatch"]
+    for name in ("scale", "dropout", "no dropout", "seed"):
+        assert len({rank["refused"][name] for rank in ranks}) == 1
+        assert name.split()[-1] in ranks[0]["refused"][name]
+
+
+def test_arguments_that_one_rank_has_wrong_end_the_call_of_all(ranks: list[dict[str, Any]]) -> None:
+    first, others = ranks[0]["refused"], [rank["refused"] for rank in ranks[1:]]
+    assert "TypeError: [parallel_attention] mask must be a qkv.Mask: got Tensor; qkv.Mask.keep(array)" in first["mask"]
+    assert "chunk must not be negative: got -1" in first["chunk"]
+    for other in others:
+        assert other["mask"] == "Error: [parallel_attention] rank 0 refused its arguments: " + first["mask"].split(": ", 1)[1]
+        assert "rank 0 refused its arguments" in other["chunk"] and "got -1" in other["chunk"]
+        assert "zigzag" in other["layout"] and "rank 1 refused its arguments" in first["layout"]
 
 
 def test_a_seed_that_is_not_given_is_shared(ranks: list[dict[str, Any]]) -> None:
     drawn = torch.cat([rank["drawn"] for rank in ranks], 2)
     assert (drawn == 0).float().mean() < 0.1  # sums over keys, half of which are dropped
     assert torch.isfinite(drawn).all()
-
-
-def test_a_mask_that_is_a_tensor_says_so() -> None:
-    x = numbers(1, 1, 2, 4, 8, dtype=torch.float32)
-    with pytest.raises(TypeError, match=r"mask must be a qkv.Mask: got Tensor; qkv.Mask.keep\(array\)"):
-        qt.parallel_attention(x, x, x, mask=torch.ones(4, 4, dtype=torch.bool))
 
 
 def test_without_torch_distributed() -> None:
