@@ -275,6 +275,8 @@ def attention(
     if not (softcap >= 0 and math.isfinite(softcap)):
         raise ValueError(f"[qkv.jax.attention] softcap must be finite and at least 0: got {softcap}")
     sizes = (n["B"], n["H"], n["Tq"], n["Tk"])
+    if keep is not None and jnp.issubdtype(jnp.asarray(keep).dtype, jnp.inexact):
+        raise TypeError(f"[qkv.jax.attention] keep must be bool, True = may attend: got {jnp.asarray(keep).dtype.name}; see bias")
     optional = (
         _operand(bias, "bias", _sum_dtype(q), sizes, "[B, H, Tq, Tk]"),
         _operand(keep, "keep", jnp.bool_, sizes, "[B, H, Tq, Tk]"),
@@ -332,6 +334,10 @@ def dot_product_attention(
         raise TypeError(
             f"[qkv.jax.dot_product_attention] mask must be bool, True = may attend: got {mask.dtype.name}; see bias"
         )
+    if key_value_seq_lengths is not None:
+        key_value_seq_lengths = jnp.clip(_whole(key_value_seq_lengths, "key_value_seq_lengths"), 0, k.shape[1])
+    if isinstance(scale, jax.core.Tracer):
+        q, scale = (q * scale).astype(q.dtype), 1.0
     sides = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
     if sides is not None and min(sides) < 0:
         raise ValueError(f"[qkv.jax.dot_product_attention] local_window_size must be at least 0: got {local_window_size}")

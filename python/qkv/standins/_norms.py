@@ -43,7 +43,7 @@ def layer_norm_fn(
         if dropout_p <= 0:
             masks.append(None)
             return rows
-        keep = torch.rand(rows.shape) >= dropout_p
+        keep = torch.rand(rows.shape, dtype=torch.float32) >= dropout_p
         masks.append(keep)
         return rows * keep / (1 - dropout_p)
 

@@ -108,17 +108,30 @@ def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
 
 
 class RotaryEmbedding(torch.nn.Module):
-    """Tables of dim / 2 frequencies base^(-2 i / dim) and the functions above. Not: scale_base (xPos)."""
+    """Tables of dim / 2 frequencies base^(-2 i / dim) and the functions above. Not: scale_base (xPos). forward takes its tables from
+    _update_cos_sin_cache(positions), and that the frequencies of 16-bit modules from _compute_inv_freq(), as there: subclasses override
+    them."""
 
     def __init__(self, dim: int, base: float = 10000.0, interleaved: bool = False, scale_base: Any = None, device: Any = None) -> None:
         super().__init__()
         if scale_base is not None:
             raise NotImplementedError(f"[flash_attn of qkv.standins] RotaryEmbedding: scale_base (xPos) is not computed: got {scale_base}")
-        self.dim, self.base, self.interleaved = dim, float(base), interleaved
-        self.register_buffer("inv_freq", self._frequencies(), persistent=False)
+        self.dim, self.base, self.interleaved, self.scale_base = dim, float(base), interleaved, None
+        self.register_buffer("inv_freq", self._compute_inv_freq(device), persistent=False)
+        self.register_buffer("scale", None, persistent=False)
+        self._seq_len_cached = 0
+        self._cos_cached: Tensor | None = None  # [positions, dim / 2]
+        self._sin_cached: Tensor | None = None
+        self._cos_k_cached = self._sin_k_cached = None  # xPos's
 
-    def _frequencies(self) -> Tensor:
-        return 1.0 / self.base ** (torch.arange(0, self.dim, 2, dtype=torch.float32) / self.dim)
+    def _compute_inv_freq(self, device: Any = None) -> Tensor:
+        return 1.0 / self.base ** (torch.arange(0, self.dim, 2, dtype=torch.float32, device=device) / self.dim)
+
+    def _update_cos_sin_cache(self, seqlen: int, device: Any = None, dtype: torch.dtype | None = None) -> None:
+        # A module of 16 bits has rounded its frequencies: angles of late positions would be others.
+        frequencies = self.inv_freq if self.inv_freq.dtype is torch.float32 else self._compute_inv_freq(device)
+        angles = torch.outer(torch.arange(seqlen, dtype=torch.float32, device=device), frequencies)
+        self._cos_cached, self._sin_cached, self._seq_len_cached = angles.cos().to(dtype), angles.sin().to(dtype), seqlen
 
     def forward(
         self, qkv: Tensor, kv: Tensor | None = None, seqlen_offset: int | Tensor = 0, max_seqlen: int | None = None,
@@ -126,10 +139,9 @@ class RotaryEmbedding(torch.nn.Module):
     ) -> Any:  # fmt: skip
         """qkv with q and k turned, or (q, kv) of q [B, T, H, D] and kv [B, T, 2, H, D]; in place."""
         last = int(seqlen_offset.max()) if isinstance(seqlen_offset, Tensor) else seqlen_offset
-        # A module of 16 bits has rounded them: angles of late positions would be others.
-        frequencies = self.inv_freq if self.inv_freq.dtype is torch.float32 else self._frequencies()
-        angles = torch.outer(torch.arange(max_seqlen or qkv.shape[1] + last, dtype=torch.float32), frequencies)
-        cos, sin = angles.cos().to(qkv.dtype), angles.sin().to(qkv.dtype)
+        self._update_cos_sin_cache(max_seqlen or qkv.shape[1] + last, device=qkv.device, dtype=qkv.dtype)
+        cos, sin = self._cos_cached, self._sin_cached
+        assert cos is not None and sin is not None
         if kv is None:
             return apply_rotary_emb_qkv_(qkv, cos, sin, None, None, self.interleaved, seqlen_offset, num_heads_q)
         q = apply_rotary_emb(qkv, cos, sin, self.interleaved, True, seqlen_offset)

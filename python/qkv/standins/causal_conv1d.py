@@ -92,7 +92,7 @@ def causal_conv1d_varlen_states(x: Tensor, cu_seqlens: Tensor, state_len: int) -
     require_cpu(_NAME, x=x, cu_seqlens=cu_seqlens)
     at = cu_seqlens[1:, None].long() + torch.arange(-state_len, 0)
     inside = at >= cu_seqlens[:-1, None]
-    return (x[at.clamp(min=0)] * inside[..., None]).transpose(1, 2)
+    return torch.where(inside[..., None], x[at.clamp(min=0)], 0).transpose(1, 2)
 
 
 _FUNCTIONS = named(causal_conv1d_fn, causal_conv1d_update)

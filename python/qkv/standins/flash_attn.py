@@ -199,6 +199,16 @@ def flash_attn_with_kvcache(
     page = table.gather(1, at // size) if new and batch else table[:, :0]
     if bool(((page < 0) | (page >= k_cache.shape[0])).any()):
         raise ValueError(f"[{_NAME} of qkv.standins] new keys must go to one of {k_cache.shape[0]} pages: got {page.unique().tolist()}")
+    for name, rows in {"k": k, "v": v}.items():
+        if rows is not None and not rows.is_floating_point():
+            raise TypeError(f"[{_NAME} of qkv.standins] {name} must hold real numbers: got {rows.dtype}")
+    if cache_leftpad is not None and (
+        cache_leftpad.shape != (batch,) or bool(((cache_leftpad < 0) | (cache_leftpad > used)).any())
+    ):
+        raise ValueError(
+            f"[{_NAME} of qkv.standins] cache_leftpad must be [B], each from 0 to the keys of its sequence: got {cache_leftpad.tolist()} for "
+            f"{used.tolist()}"
+        )
     cu_q, rules = _offsets(batch, length), (0.0, softmax_scale, causal, window_size, softcap, alibi_slopes)
     _checked(q.flatten(0, 1), k_cache, v_cache, cu_q, None, length, capacity, *rules, used, table)  # before a cache changes
     if rotary_cos is not None and rotary_sin is not None and k is not None:
@@ -212,16 +222,26 @@ def flash_attn_with_kvcache(
         one_position = not causal and tuple(window_size) == (-1, -1)
         turned = q.flatten(1, 2)[:, None] if one_position else q
         q = apply_rotary_emb(turned, rotary_cos, rotary_sin, seqlen_offsets=before, **turn).reshape(q.shape)
-    if k is not None:
-        k_cache[page, at % size], v_cache[page, at % size] = k.to(k_cache.dtype), v.to(v_cache.dtype)  # type: ignore[union-attr]
-    rows = q.flatten(0, 1)
-    if cache_leftpad is None:
-        out, lse, _ = _attend(rows, k_cache, v_cache, cu_q, None, length, capacity, *rules, used, table)
-    else:  # keys that begin within a page are copied
-        places = [torch.arange(int(a), int(b)) for a, b in zip(cache_leftpad, used)]
+    rows, new_rows = q.flatten(0, 1), (page, at % size)
+
+    def attend() -> tuple[Tensor, Tensor, Tensor | None]:
+        if cache_leftpad is None:
+            return _attend(rows, k_cache, v_cache, cu_q, None, length, capacity, *rules, used, table)
+        places = [torch.arange(int(a), int(b)) for a, b in zip(cache_leftpad, used)]  # keys that begin within a page are copied
         keys, values = (torch.cat([x[table[b][at // size], at % size] for b, at in enumerate(places)]) for x in (k_cache, v_cache))
-        cu_k = F.pad((used - cache_leftpad).clamp(min=0).cumsum(0), (1, 0))
-        out, lse, _ = _attend(rows, keys, values, cu_q, cu_k, length, capacity, *rules)
+        cu_k = F.pad((used - cache_leftpad).cumsum(0), (1, 0))
+        return _attend(rows, keys, values, cu_q, cu_k, length, capacity, *rules)
+
+    if k is None or v is None:
+        out, lse, _ = attend()
+    else:
+        held = k_cache[new_rows], v_cache[new_rows]
+        k_cache[new_rows], v_cache[new_rows] = k.to(k_cache.dtype), v.to(v_cache.dtype)
+        try:
+            out, lse, _ = attend()
+        except Exception:
+            k_cache[new_rows], v_cache[new_rows] = held  # a call that is refused leaves the caches as they were
+            raise
     out, lse = out.unflatten(0, (batch, length)), lse.unflatten(1, (batch, length)).transpose(0, 1)
     return (out, lse) if return_softmax_lse else out
 

@@ -124,6 +124,12 @@ def _repeats(x: Tensor | None, *axes: int) -> bool:
     return x is None or all(x.shape[axis] == 1 or x.stride(axis) == 0 for axis in axes)
 
 
+def _require_real(function: str, **tensors: Tensor | None) -> None:
+    for name, x in tensors.items():
+        if x is not None and not x.is_floating_point():
+            raise TypeError(f"[{_NAME} of qkv.standins] {function}: {name} must hold real numbers: got {x.dtype}")
+
+
 @torch.no_grad()
 def selective_state_update(
     state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
@@ -132,11 +138,15 @@ def selective_state_update(
     """One token: state [B, D, N], which is updated, x, dt, z [B, D], A [D, N], B, C [B, N], D, dt_bias [D] -> out [B, D]; or of heads,
     [B, H, D, N] and so on, B, C [B, G, N]. state_batch_indices [B]: the rows of a larger state. No gradients."""
     require_cpu(_NAME, state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z)
+    x, dt, A, B, C, D, z, dt_bias = (None if t is None else t.resolve_neg() for t in (x, dt, A, B, C, D, z, dt_bias))  # type: ignore[assignment]
     row = "B H P" if x.dim() == 3 else "B P"  # everything is checked before the state changes
-    require_shapes("selective_state_update", {"x": (x, row), "z": (z, row), "D": (D, row[2:])})
+    shapes = {"x": (x, row), "dt": (dt, row), "z": (z, row), "D": (D, row[2:]), "dt_bias": (dt_bias, row[2:]), "A": (A, row[2:] + " N")}
+    shapes |= {name: (t, "B N" if t.dim() == 2 else f"B G_{name} N") for name, t in (("B", B), ("C", C))}
+    require_shapes("selective_state_update", shapes | {"state": (state, f"rows {row[2:]} N")})
+    _require_real("selective_state_update", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias, state=state)
     wide = torch.promote_types(sum_dtype(x), state.dtype)
     taken = state if state_batch_indices is None else state[state_batch_indices.long()]
-    after = taken.to(wide)  # the state itself, where it is of this type
+    after = taken.resolve_neg().to(wide)  # the state itself, where it is of this type
     rows = x.to(wide)
     if x.dim() == 3 and _repeats(dt, 2) and _repeats(A, 1, 2) and _repeats(dt_bias, 1):  # Mamba-2: one decay a head
         steps = _step(dt[..., 0], None if dt_bias is None else dt_bias[:, 0], dt_softplus).to(wide)
@@ -173,6 +183,10 @@ def mamba_chunk_scan_combined(
     """Mamba-2's scan: x, z [B, T, H, P], dt [B, T, H], A, dt_bias [H], B, C [B, T, G, N], D [H] or [H, P] -> out [B, T, H, P], with
     return_final_states (of each row's last sequence) and return_varlen_states (cu_seqlens of one row) states [.., H, P, N]."""
     require_cpu(_NAME, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, initial_states=initial_states)
+    shapes = {"x": (x, "B T H P"), "z": (z, "B T H P"), "dt": (dt, "B T H"), "A": (A, "H"), "dt_bias": (dt_bias, "H")}
+    shapes |= {"B": (B, "B T G N"), "C": (C, "B T G N"), "D": (D, "H P" if D is not None and D.dim() == 2 else "H")}
+    require_shapes("mamba_chunk_scan_combined", shapes)
+    _require_real("mamba_chunk_scan_combined", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias)
     if return_varlen_states and (cu_seqlens is None or x.shape[0] != 1):
         raise ValueError(f"[{_NAME} of qkv.standins] return_varlen_states needs cu_seqlens and one row: got x {list(x.shape)}")
     if cu_seqlens is not None and x.shape[0] != 1:

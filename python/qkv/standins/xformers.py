@@ -99,7 +99,7 @@ def _attention(
     require_numbers("memory_efficient_attention", scale=scale, p=p)
     _fits(query, key, value, attn_bias, tensor, p)
     pair = key, value
-    if all(x.dim() > 3 and x.stride(-2) == 0 and not (x.requires_grad and x.is_leaf) for x in pair):
+    if all(x.dim() > 3 and x.stride(-2) == 0 and not (x.requires_grad and torch.is_grad_enabled()) for x in pair):
         pair = key[..., :1, :], value[..., :1, :]  # heads that were made by expand are read once
     to = output_dtype or query.dtype
     q, k, v = (_heads(x).to(to if torch.promote_types(to, x.dtype) is to else x.dtype) for x in (query, *pair))

@@ -73,7 +73,7 @@ def _workspace(*shapes: Sequence[int]) -> list[Tensor]:
     flat = getattr(_kept, "flat", None)
     if flat is None or flat.numel() < sum(sizes):
         with torch.inference_mode(False):
-            flat = torch.empty(sum(sizes))
+            flat = torch.empty(sum(sizes), dtype=torch.float32, device="cpu")
         if flat.numel() <= _WIDENED:
             _kept.flat = flat
     return [part.view(shape) for part, shape in zip(flat[: sum(sizes)].split(sizes), shapes)]

@@ -16,8 +16,9 @@ kernel_options change nothing. Not supported: paged attention, max_scores, torch
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,9 @@ def mask_of(block_mask: Any, q_shape: Sequence[int], k_shape: Sequence[int]) -> 
     """A qkv.Mask of what flex_attention takes: None, a Mask, or PyTorch's BlockMask, for query [B, H, L, E], key [B, Hkv, S,
     E].
 
-    Of a BlockMask, blocks that are listed count, full ones without asking mask_mod, as PyTorch's compiled kernels do.
+    What was written out is kept while nothing changes that mask_mod depends on (PyTorch counts changes of tensors; not those through
+    .data or .numpy()); where that cannot be seen it is written out in every call. Of a BlockMask, blocks that are listed count, full ones
+    without asking mask_mod, as PyTorch's compiled kernels do.
     """
     if block_mask is None or isinstance(block_mask, Mask):
         return block_mask
@@ -215,22 +218,58 @@ def mask_of(block_mask: Any, q_shape: Sequence[int], k_shape: Sequence[int]) -> 
             f"[flex_attention] block_mask was made for B {batch}, H {heads}, lengths {tuple(lengths)}: got B {q_shape[0]}, H "
             f"{q_shape[1]}, lengths ({q_shape[2]}, {k_shape[2]}); make one of that size"
         )
-    of = [block_mask.mask_mod, tuple(lengths), [(id(x), 0 if x.is_inference() else x._version) for x in _captured(block_mask.mask_mod)]]
+    blocks = tuple(getattr(block_mask, name) for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"))
+    try:
+        of = [tuple(lengths), *_state((block_mask.mask_mod, *blocks))]
+    except LookupError:
+        return Mask.keep(_written_out(block_mask, batch, heads, *lengths))
     held = _written.get(block_mask)
-    if held is None or held[0][0] is not of[0] or held[0][1:] != of[1:]:
+    if held is None or held[0] != of:
         held = _written[block_mask] = (of, Mask.keep(_written_out(block_mask, batch, heads, *lengths)))
     return held[1]
 
 
-def _captured(x: Any, depth: int = 4) -> list[Tensor]:
-    """The tensors that a function captures, and those that it calls: masks that are joined."""
+@dataclass(eq=False)
+class _Same:
+    """Equal where it is the same object, a tensor of the same version."""
+
+    thing: Any
+    version: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.thing is other.thing and self.version == other.version
+
+
+def _state(x: Any, depth: int = 6) -> Iterator[Any]:
+    """All that the answer of a function depends on: what it captures, its defaults, what it names, and those of the functions among
+    them. LookupError where that cannot be seen."""
+    if depth == 0 or (isinstance(x, Tensor) and x.is_inference()):
+        raise LookupError
     if isinstance(x, Tensor):
-        return [x]
-    inside: list[Any] = list(x) if isinstance(x, (tuple, list)) else []
-    for cell in getattr(x, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # an empty one
-            inside.append(cell.cell_contents)
-    return [one for part in inside for one in _captured(part, depth - 1)] if depth else []
+        yield _Same(x, x._version)
+    elif x is None or isinstance(x, (bool, int, float, str, bytes, torch.dtype, torch.device)):
+        yield (type(x), repr(x))
+    elif isinstance(x, (tuple, list)):
+        yield len(x)
+        for one in x:
+            yield from _state(one, depth - 1)
+    elif isinstance(x, FunctionType):
+        yield _Same(x)
+        inside = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
+        for cell in x.__closure__ or ():
+            with contextlib.suppress(ValueError):  # an empty one
+                inside.append(cell.cell_contents)
+        if not (x.__module__ or "").startswith("torch."):
+            inside += [x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__]
+        yield from _state(inside, depth - 1)
+    elif isinstance(x, (ModuleType, type, BuiltinFunctionType)):
+        yield _Same(x)
+    else:
+        raise LookupError
+
+
+def _names(code: CodeType) -> list[str]:
+    return [*code.co_names, *(name for one in code.co_consts if isinstance(one, CodeType) for name in _names(one))]
 
 
 def _written_out(block_mask: Any, batch: int, heads: int, q_len: int, kv_len: int) -> Tensor:

@@ -135,6 +135,8 @@ def _check(
     require_floats(name, rows, given)
     q, k, v = rows.values()
     sizes = require_shapes(name, {"q": (q, "B T Hk K"), "k": (k, "B T Hk K"), "v": (v, "B T Hv V")})
+    if sizes["K"] == 0:
+        raise ArgumentError(f"[{name}] q and k must have heads of at least 1: got q {list(q.shape)}, k {list(k.shape)}")
     if sizes["Hk"] == 0 or sizes["Hv"] % sizes["Hk"] or sizes["Hv"] == 0:
         got = f"q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}"
         raise ArgumentError(f"[{name}] the heads of v must be a multiple of those of q and k: got {got}")

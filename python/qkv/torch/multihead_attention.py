@@ -34,9 +34,10 @@ class MultiheadAttention(nn.MultiheadAttention):
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiheadAttention:
-        """The same layer on qkv's kernels; parameters are shared, not copied. Hooks that either layer gets later are its own."""
+        """The same layer on qkv's kernels; parameters are shared, not copied. What either layer is given later (hooks, parameters, parts)
+        is its own."""
         made = cls.__new__(cls)
-        made.__dict__ = {name: copy.copy(x) if "_hooks" in name else x for name, x in module.__dict__.items()}
+        made.__dict__ = {name: copy.copy(x) if isinstance(x, (dict, set)) else x for name, x in module.__dict__.items()}
         return made
 
     def forward(

@@ -61,6 +61,8 @@ def scaled_dot_product_attention(
     under torch.compile(fullgraph=True), autocast and torch.func.vmap.
     """
     if scale is not None and type(scale) is not float:
+        if isinstance(scale, Tensor) and scale.dim() == 0 and not scale.requires_grad:
+            scale = float(scale)  # as PyTorch reads it
         require_numbers("scaled_dot_product_attention", scale=scale)
     if any_override(query, key, value, attn_mask):
         tensors = {"query": query, "key": key, "value": value, "attn_mask": attn_mask}

@@ -304,3 +304,19 @@ def test_the_interface_is_xlas(tmp_path: pathlib.Path) -> None:
         [compiler, "-std=c++20", "-fsyntax-only", f"-I{include}", str(source)], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_traced_scales_long_lengths_and_float_masks() -> None:
+    q, k, v = (jnp.asarray(numbers(n, 2, 5, 3, 8), jnp.float32) for n in range(3))
+
+    def loss(attend: Any) -> Any:
+        return lambda scale: (attend(q, k, v, scale=scale) ** 2).sum()
+
+    both = (qkv.jax.dot_product_attention, jax.nn.dot_product_attention)
+    for made, wanted in zip(*(jax.jit(jax.value_and_grad(loss(f)))(0.3) for f in both)):
+        np.testing.assert_allclose(made, wanted, rtol=1e-5)
+    long = jnp.asarray([3, 9], jnp.int32)
+    made, wanted = (f(q, k, v, key_value_seq_lengths=long) for f in both)
+    np.testing.assert_allclose(made, wanted, atol=1e-5)
+    with pytest.raises(TypeError, match="keep must be bool"):
+        qkv.jax.attention(q, k, v, keep=jnp.zeros((1, 1, 1, 1)))

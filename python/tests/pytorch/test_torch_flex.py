@@ -167,3 +167,39 @@ def test_listed_blocks_count() -> None:
     keep = torch.ones(16, 16, dtype=torch.bool)
     keep[:8, :8] = False
     assert torch.equal(qt.flex_attention(q, q, q, block_mask=made), qt.scaled_dot_product_attention(q, q, q, attn_mask=keep))
+
+
+def _changed_later() -> list[tuple[Any, Any]]:
+    """Mask functions, and what changes them."""
+    held, tensor, width = [9], torch.tensor(9), 9
+
+    def of_list(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q - k).abs() < held[0]
+
+    def of_tensor(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q - k).abs() < tensor
+
+    def of_number(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q - k).abs() < width
+
+    def narrow() -> None:
+        nonlocal width
+        width = 2
+
+    return [(of_list, lambda: held.__setitem__(0, 2)), (of_tensor, lambda: tensor.fill_(2)), (of_number, narrow)]
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_a_mask_depends_on_may_change(which: int, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        mask_mod, change = _changed_later()[which]
+        q, k, v = (x.detach() for x in operands())
+        block_mask = pytorchs.create_block_mask(mask_mod, 1, 1, T, T, device="cpu")
+        for _ in range(2):
+            at = torch.arange(T)
+            wanted = qt.scaled_dot_product_attention(q, k, v, mask_mod(0, 0, at[:, None], at), enable_gqa=True)
+            assert torch.equal(qt.flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True), wanted)
+            change()
+        block_mask.kv_num_blocks.zero_()
+        assert not qt.flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True).any()

@@ -187,3 +187,12 @@ def test_hooks_of_one_layer_are_not_the_others() -> None:
     assert calls == ["made", "before"]
     source(x, x, x)
     assert calls[2:] == ["before", "source"]
+
+
+def test_what_a_copy_is_given_later_is_its_own() -> None:
+    module = torch.nn.MultiheadAttention(8, 2)
+    made = qt.MultiheadAttention.from_torch(module)
+    del made.in_proj_bias
+    made.out_proj = torch.nn.Identity()
+    made.register_buffer("more", torch.zeros(1))
+    assert module.in_proj_bias is not None and isinstance(module.out_proj, torch.nn.Linear) and "more" not in dict(module.named_buffers())

@@ -4,6 +4,7 @@ transformers. Its own tests: tests/peers/run.py."""
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+import qkv
 import qkv.standins
 from support_torch import compare, leaf, numbers, theirs
 
@@ -324,3 +326,45 @@ def test_remote_code_that_imports_it_at_its_top(tmp_path: Path, installed: None,
     qkv.standins.uninstall()
     with pytest.raises(ImportError, match="flash_attn"):
         load()
+
+
+def test_subclasses_of_rotary_embedding_scale_it() -> None:
+    class Slower(rotary.RotaryEmbedding):
+        def _compute_inv_freq(self, device: Any = None) -> Any:
+            return super()._compute_inv_freq(device) / 8
+
+    class Shifted(rotary.RotaryEmbedding):
+        def _update_cos_sin_cache(self, seqlen: int, device: Any = None, dtype: Any = None) -> None:
+            super()._update_cos_sin_cache(seqlen + 1, device, dtype)
+            self._cos_cached, self._sin_cached = self._cos_cached[1:], self._sin_cached[1:]
+
+    x, plain = numbers(1, 2, 5, 3, 2, 8), rotary.RotaryEmbedding(8)
+    assert torch.equal(Shifted(8)(x.clone()), plain(x.clone(), seqlen_offset=1))
+    slower = rotary.RotaryEmbedding(8)
+    slower.inv_freq /= 8
+    assert torch.equal(Slower(8)(x.clone()), slower(x.clone())) and not torch.equal(slower(x.clone()), plain(x.clone()))
+    plain._update_cos_sin_cache(7, dtype=torch.float64)
+    assert plain._cos_cached.shape == plain._sin_cached.shape == (7, 4)
+
+
+def test_a_probe_for_a_module_that_is_not_there_finds_none(installed: None) -> None:
+    assert importlib.util.find_spec("flash_attn.modules") is None
+    with pytest.raises(ModuleNotFoundError, match="flash_attn.modules is not computed here"):
+        importlib.import_module("flash_attn.modules")
+
+
+def test_a_refused_call_leaves_the_caches(installed: None) -> None:
+    q, new, cache = numbers(1, 2, 1, 1, 8), numbers(2, 2, 1, 1, 8), numbers(3, 4, 4, 1, 8)
+    pages = {"block_table": torch.tensor([[0, 1], [2, 3]]), "cache_seqlens": torch.tensor([4, 4])}
+    rows = {"cache_batch_idx": torch.tensor([0, 1]), "cache_seqlens": torch.tensor([2, 2])}
+    refused = (
+        pages | {"block_table": torch.tensor([[77, 1], [2, 3]])}, pages | {"softmax_scale": float("nan")}, rows | {"softcap": float("inf")},
+        rows | {"cache_leftpad": torch.tensor([9, 0])}, rows | {"alibi_slopes": torch.tensor([float("nan")])}, rows | {"v": new + 0j},
+    )  # fmt: skip
+    for given in refused:
+        keys, values = cache.clone(), cache.clone()
+        with pytest.raises((ValueError, TypeError, RuntimeError, qkv.Error)):
+            flash_attn.flash_attn_with_kvcache(q, keys, values, new, **{"v": new, **given})
+        assert torch.equal(keys, cache) and torch.equal(values, cache)
+    flash_attn.flash_attn_with_kvcache(q, keys, values, new, new, **rows)
+    assert torch.equal(keys[:2, 2], new[:, 0])

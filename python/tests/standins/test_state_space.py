@@ -223,3 +223,64 @@ def test_what_is_not_computed_is_named() -> None:
         selective_scan_fn(x.to("meta"), x, x[0], x, x)
     with pytest.raises(ModuleNotFoundError, match="mamba_ssm.modules"):
         import mamba_ssm.modules.mamba2  # noqa: F401
+
+
+def test_shapes_and_types_are_refused_before_a_state_changes() -> None:
+    from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+    from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
+
+    state = numbers(1, 2, 3, 4, 5)
+    given: dict[str, Any] = {
+        "x": numbers(2, 2, 3, 4), "dt": numbers(3, 2, 3, 1).expand(2, 3, 4), "A": numbers(4, 3, 1, 1).expand(3, 4, 5), "B": numbers(5, 2, 1, 5),
+        "C": numbers(6, 2, 1, 5),
+    }  # fmt: skip
+    wrong = {"A": given["A"][:1], "dt": given["dt"][..., :1], "dt_bias": numbers(7, 1, 4), "D": numbers(7, 3, 4) + 0j, "z": torch.ones(2, 3, 4).int()}
+    for name, tensor in wrong.items():
+        kept = state.clone()
+        with pytest.raises((ValueError, TypeError), match=name):
+            selective_state_update(kept, **(given | {name: tensor}))
+        assert torch.equal(kept, state)
+    rows = numbers(1, 2, 6, 3, 4), numbers(2, 2, 6, 3), numbers(3, 3), numbers(4, 2, 6, 1, 5), numbers(5, 2, 6, 1, 5)
+    for n, name in ((1, "dt"), (2, "A")):
+        with pytest.raises(ValueError, match=name):
+            mamba_chunk_scan_combined(*rows[:n], rows[n][..., :1], *rows[n + 1 :], 4)
+
+
+def test_views_that_are_negated_are_read_so() -> None:
+    from mamba_ssm.ops.triton.selective_state_update import selective_state_update
+
+    given: dict[str, Any] = {"x": numbers(2, 2, 4), "dt": numbers(3, 2, 4), "A": numbers(4, 4, 5), "B": numbers(5, 2, 5), "C": numbers(6, 2, 5)}
+    state = numbers(1, 2, 4, 5)
+    wanted = selective_state_update(after := state.clone(), **given)
+    for name in ("state", "B", "C"):
+        tensors = {"state": state, **given}
+        negated = torch.complex(torch.zeros_like(tensors[name]), -tensors[name]).conj().imag
+        assert negated.is_neg() and torch.equal(negated, tensors[name])
+        tensors = {name: x.clone() for name, x in tensors.items()} | {name: negated}
+        near(selective_state_update(tensors.pop("state"), **tensors), wanted)
+        near(negated if name == "state" else after, after)
+
+
+def test_infinity_reaches_no_other_sequence() -> None:
+    from causal_conv1d.causal_conv1d_varlen import causal_conv1d_varlen_states
+
+    x = numbers(1, 5, 3)
+    x[1] = torch.inf
+    states = causal_conv1d_varlen_states(x, torch.tensor([0, 2, 5]), 4)
+    assert torch.equal(states[1], torch.cat((torch.zeros(1, 3, dtype=x.dtype), x[2:])).T)
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float64])
+def test_16_bits_under_any_default_type(default: torch.dtype) -> None:
+    import qkv.torch as qt
+
+    rows = [numbers(n, 1, 4, 2, 8, dtype=torch.float32).bfloat16() for n in range(3)]
+    of_tokens = [-numbers(n, 1, 4, 2, dtype=torch.float32).abs().bfloat16() for n in (4, 5)]
+    wanted = qt.chunk_gated_delta_rule(*rows, *of_tokens)[0]
+    vars(qt._linear_calls._kept).clear()  # memory that a thread keeps
+    torch.set_default_dtype(default)
+    try:
+        assert torch.equal(qt.chunk_gated_delta_rule(*rows, *of_tokens)[0], wanted)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(qt.chunk_gated_delta_rule(*rows, *of_tokens)[0], wanted)

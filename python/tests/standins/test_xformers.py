@@ -156,3 +156,13 @@ def test_imports() -> None:
     assert isinstance(PACKS.make_causal(), fmha.BlockDiagonalMask)
     with pytest.raises(ImportError):
         from xformers.ops import SwiGLU  # noqa: F401
+
+
+def test_gradients_of_heads_that_repeat() -> None:
+    q, k, v = numbers(1, 1, 4, 3, 8), numbers(2, 1, 4, 1, 8), numbers(3, 1, 4, 1, 8)
+    wide = [x.requires_grad_().expand(1, 4, 3, 8) for x in (k, v)]
+    made = torch.autograd.grad(attend(q, *wide).square().sum(), wide)
+    plain = [x.detach().clone().requires_grad_() for x in wide]
+    wanted = torch.autograd.grad(attend(q, *plain).square().sum(), plain)
+    for one, other in zip(made, wanted):
+        torch.testing.assert_close(one, other)
