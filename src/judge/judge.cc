@@ -245,7 +245,8 @@ class Trial {
     };
     if (const std::string unheeded = probes_.front().text("unheeded"); !unheeded.empty()) {
       finding_.evidence = unheeded + "\n";
-      return add_named("size-not-followed");
+      const std::string as = probes_.front().text("unheeded_as");
+      return add_named(as.empty() ? "size-not-followed" : as);
     }
     const auto wrong = std::ranges::find_if_not(by_hand_, right);
     if (wrong == by_hand_.end() && failed_small_.empty()) {

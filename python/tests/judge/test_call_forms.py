@@ -36,7 +36,7 @@ def attention(q, k, v, ARGUMENT=None):
         ("mask", "scores + mask * -1e9", "mask: 1 = hidden", masks.Form("[B, 1, L, L]", "bool", hides=True)),
         ("mask", "scores + mask * -1e9", "", masks.Form("[B, 1, L, L]", "bool")),  # the contract: 1 may be seen
         ("mask", "np.where(mask, scores, -1e9)", "mask: [B, 1, L, L] bool. True: the key is hidden", masks.Form("[B, 1, L, L]", "bool", hides=True)),
-        ("mask", "np.where(mask, scores, -1e9)", "True means hidden", masks.Form("[B, 1, L, L]", "bool")),  # it is not so
+        ("mask", "np.where(mask, scores, -1e9)", "True means hidden", masks.Form("[B, 1, L, L]", "bool", hides=True)),  # it is not so
         ("mask", "scores + mask * -1e9", "padded keys are 1", masks.Form("[B, 1, L, L]", "bool", hides=True)),
         ("mask", "scores + mask", "", masks.Form("[B, 1, L, L]", "bool")),  # the contract: it is bool
         ("mask", "scores + mask", "0, or -inf where nothing may be seen", masks.Form("[B, 1, L, L]", "float", added=True)),
@@ -199,10 +199,14 @@ HIDES = (
     "True means the key is hidden", "True positions are ignored", "True for positions to be masked out", "True where attention is blocked",
     "True entries are set to -inf", 'True means "do not attend"', "mask: 1 = padding, 0 = token", "True 表示被遮挡的位置", "True 表示需要屏蔽",
     "True 的位置会被屏蔽", "True 的位置不参与注意力", "1 表示要遮住的位置", "1 表示看不到", "为真的位置不可见",
+    "mask[b, i, j] = True 表示 i 不能看 j", "mask is True where a key must not be seen", "mask: 1 for positions to ignore",
+    "mask=1 的地方填充负无穷", "where mask is nonzero the score is dropped", "mask: True表示被mask掉",
 )  # fmt: skip
 SHOWS = (
     "True means visible", "True: may attend", "1 = keep, 0 = hide", "1 for tokens that are not masked", "True where a key is kept", "1 means not padding",
-    "True means not hidden", "True 表示可见，False 表示不可见", "1 表示保留，0 表示屏蔽", "1 表示不被遮挡",
+    "True means not hidden", "mask[b, i, j] = True 表示 i 能看到 j", "mask is True where a key may be seen", "mask: 0 for positions to ignore",
+    "mask=0 的地方填充负无穷", "where mask is zero the score is dropped", "mask: True where a key must not be masked", "True表示没有被mask掉",
+    "True 表示可见，False 表示不可见", "1 表示保留，0 表示屏蔽", "1 表示不被遮挡",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -61,6 +62,7 @@ class Binding:
         self.contract: dict[str, bool] = dict(FUNCTIONS[task][contract_name]) if contract_name else {}  # {argument: may be missing}
         self.readings: list[dict[str, str | None]] = []  # of a part: every way that names leave
         self.slices: Any = None  # of a part, whose functions may differ
+        self.ran = False
         self.turned = False  # of a part: its matrices are [out, in]
         if task in PARTS:
             self.readings = readings(function, self.contract, TASKS[task].tensors, by_name)
@@ -171,8 +173,14 @@ class Binding:
                 kwargs[one.name] = value
             else:
                 args.append(value)
-        with plainly():
-            return self.function(*args, **kwargs) if self.watch is None else self.watch(self.function, args, kwargs)
+        with plainly(), self._uncompiled():
+            result = self.function(*args, **kwargs) if self.watch is None else self.watch(self.function, args, kwargs)
+        self.ran = True
+        return result
+
+    def _uncompiled(self) -> Any:
+        """After the first call jax.jit is off: each probe has other sizes, and would be compiled anew for seconds."""
+        return sys.modules["jax"].disable_jit() if self.ran and "jax" in sys.modules else contextlib.nullcontext()
 
 
 class Result:

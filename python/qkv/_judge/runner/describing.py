@@ -22,7 +22,8 @@ from .contracts import names, tasks
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of
-from .frameworks import framework_of, makes_triangle, named, reads, rounds, to_numpy, told, told_with_parts
+from .flags import try_causal
+from .frameworks import framework_of, is_module, makes_triangle, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
@@ -120,6 +121,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             subject.helpers["square"] = only_square(trial)
             subject.helpers["ungrouped"] = _ungrouped(trial)
             subject.helpers["callers"] += (*_axis(trial),)
+            try_causal(trial, values, own)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
@@ -314,7 +316,8 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         if subject.kind == "class" and (says := building.unheeded(subject.sizes, subject.task, values, given, subject.helpers["asked"])):
             subject.has["metadata"] = {"unheeded": says}
     held = {slot.path for one in subject.assignments for slot in one.slots}
-    normed = [entry.path for entry in [*entries, *rest] if re.search(r"(?i)\b(?:q|k|query|key)_?(?:layer)?_?(?:norm|ln)\b", entry.path)]
+    normed = [] if block else _norms(subject.prototype)
+    normed += [entry.path for entry in [*entries, *rest] if re.search(r"(?i)\b(?:q|k|query|key)_?(?:layer)?_?(?:norm|ln)\b", entry.path)]
     more = normed or [entry.path for entry in entries if entry.path not in held]
     if more and not block and request.get("task") is None:
         raise NoTask(f"no exercise asks for what {more[0]} in {subject.name} does; the nearest is `{subject.task}`")
@@ -323,6 +326,12 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         subject.assignments = [one._replace(slots=one.slots + way) for way in block.ways for one in subject.assignments]
     _describe(subject, cls, given, request.get("task"))
     subject.bindings = {"": Binding(getattr(subject.prototype, method), subject.task, None, mapping)}
+
+
+def _norms(thing: Any) -> list[str]:
+    """Norms that a module applies to what it is given, by their types' names: they change it whatever their parameters are."""
+    parts = thing.named_children() if is_module(thing) else ()
+    return [name for name, part in parts if re.search(r"(?:Layer|RMS)Norm", type(part).__name__) and name in named(type(thing))]
 
 
 def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | None) -> None:
@@ -362,6 +371,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
         conventions.append(form.convention)
     untried = [name for one in subject.bindings.values() for name in one.untried(masked)]
     untried += subject.helpers["callers"]
+    untried = [name for name in untried if name not in subject.helpers.get("tried", ())]
     tiles = [[name for name, role in one.roles.items() if role == "block_size"] for one in subject.bindings.values()]
     untried += [f"{one[0]} != {one[1]}" for one in tiles if len(one) > 1]
     untried += [own[0] for one, own in zip(subject.bindings.values(), tiles) if own and not any(reads(one.function, name) for name in own)]

@@ -136,8 +136,8 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
     holds = re.compile("norm|^ln|^ff|mlp|feed|elu|transformer")
     if match.is_block(name) and not function and not any(holds.search(names.key(one)) for one in named(thing)):
         return None
-    if "cache" in roles and (function or task == "gqa") and task not in tasks.STEPPED:
-        task = None if function else "gqa-cache"  # "gqa" with a cache
+    if "cache" in roles and (function or task in ("gqa", "mha", "causal-mha")) and task not in tasks.STEPPED:
+        task = None if function else "gqa-cache" if task == "gqa" else "cache"  # a layer with a cache
     takes = {names.argument(one.name) for one in arguments_of(called)}
     layer = not function and "x" in takes and not {"q", "k", "v"} & takes  # whatever its name says
     heads = "num_heads" in roles if function else "heads" in settings_of(thing).values()

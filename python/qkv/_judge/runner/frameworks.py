@@ -37,6 +37,13 @@ def is_module(value: Any) -> bool:
     return torch_of() is not None and isinstance(value, torch_of().nn.Module)
 
 
+def of_type(module: Any, dtype: str) -> Any:
+    """The module with its real numbers in dtype and its complex ones in two of them; Module.to would drop their imaginary parts."""
+    torch = torch_of()
+    real, pair = getattr(torch, dtype), torch.complex64 if dtype == "float32" else torch.complex128
+    return module._apply(lambda x: x.to(pair if x.is_complex() else real if x.is_floating_point() else x.dtype))
+
+
 def is_module_class(value: Any) -> bool:
     return torch_of() is not None and isinstance(value, type) and issubclass(value, torch_of().nn.Module)
 

@@ -3,9 +3,11 @@ Not: which form it is (first_calls.py)."""
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,17 +73,18 @@ def forms(argument: str, task: str, hides: bool | None = None) -> list[Form]:
 
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
 _HIDDEN = (
-    r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|future|set to -\s?inf|(?:do(?:es)? )?not\b(?! (?:\w+ed|hidden|pad\w*)\b)|"
-    r"[需应]?[要该会将]?被?(?:遮|屏蔽|隐藏|填充|忽略)|看不|不(?!被?[遮屏隐忽填]))"
+    r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|dropped|removed|excluded|future|set to -\s?inf|"
+    r"(?:do(?:es)? )?not\b(?! (?:be )?(?:masked|ignored|blocked|dropped|removed|excluded|hidden|pad\w*)\b)|"
+    r"[需应]?[要该会将]?被?\s*(?:遮|屏蔽|隐藏|填充|忽略|mask\s*[掉住])|看不|不(?!被?\s*(?:[遮屏隐忽填]|mask)))"
 )
-_ONE = r"(?:(?<![\w.])(?:1s?|ones?|true)(?![a-z0-9_])|为真)"
-_NOUN = r"(?:tokens?|positions?|keys?|entry|entries|elements?|attention)"
+_ONE = r"(?:(?<![\w.])(?:1s?|ones?|true|non-?zero)(?![a-z0-9_])|为真)"
+_NOUN = r"(?:tokens?|positions?|keys?|entry|entries|elements?|attention|scores?)"
 _MEANS = (
-    rf"(?:\s+{_NOUN})?\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是|的(?:位置|词元|键)?)\s*"
-    r"[\"'“‘]?(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?"
+    rf"(?:\s+{_NOUN})?\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是|的(?:位置|地方|词元|键)?)\s*"
+    r"[\"'“‘]?(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?(?:[a-z] )?"
 )
-_OF_A_TOKEN = rf"(?:{_NOUN}\s+(?:is|are|to be|that (?:is|are))\s+(?:an?\s+)?)?"
-_HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
+_OF_A_TOKEN = rf"(?:{_NOUN}\s+(?:is|are|must|to(?: be)?|that (?:is|are))\s+(?:an?\s+)?)?"
+_HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|{_ONE},? (?:the|that|its) {_OF_A_TOKEN}{_HIDDEN}|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}|"
                     rf"(?:遮|屏蔽|隐藏|填充|忽略|padding)\w{{0,4}}?\s*(?:为|是|=|置为?|取)\s*{_ONE}", re.IGNORECASE)  # fmt: skip
 _SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?(?!\s+(?:is|are))|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
@@ -96,6 +99,11 @@ def said_by_file(argument: str, thing: Any) -> bool:
     return printed and bool(re.search(rf"(?m)^\s+{argument}\s.*\bTrue: [^.\n]*\bmay attend", module.__doc__ or ""))
 
 
+def _arguments(documented: tuple[Any, ...]) -> list[str]:
+    functions = [one for one in documented if isinstance(one, FunctionType | MethodType)]
+    return [name for one in functions[-1:] for name in inspect.signature(one).parameters]
+
+
 def meaning_of(argument: str, *documented: Any) -> set[str]:
     """What a function and its class say of a mask in docstrings and comments, and its name: "hides" (True does), "visible" (True
     is, also where 1 - mask is what hides), "added" (to the scores); "hides it", "shows it", "float" where a docstring says so of this
@@ -108,6 +116,10 @@ def meaning_of(argument: str, *documented: Any) -> set[str]:
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
     again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", source)
     documents = " ".join(one.__doc__ or "" for one in documented) if again else text
+    own = " ".join(one.__doc__ or "" for one in documented)
+    masks = [name for name in _arguments(documented) if names.argument(name) == "mask" or "pad" in names.key(name)]
+    if masks == [argument] and _HIDES.search(own) and not _VISIBLE.search(own):
+        found |= {"hides it"}  # no other argument can be meant
     of_it = [match[0] for match in re.finditer(rf"\b{argument}\b\s*(?:\[[^\]]*\]\s*)?[:：(][^\n]{{0,120}}", documents, re.IGNORECASE)]
     said = {name for name, pattern in (("hides it", _HIDES), ("shows it", _VISIBLE)) if any(map(pattern.search, of_it))}
     said |= {"float"} if any(re.search(r"[:：(]\s*(?:an?\s+)?float", one) for one in of_it) else set()
@@ -131,7 +143,9 @@ def promised_by(thing: Any) -> list[str]:
 
 
 def added(form: Form) -> Form:
-    """The same shape as 0 and -inf."""
+    """The same shape as 0 and -inf; lengths are never added."""
+    if form.shape == LENGTHS:
+        return form
     return Form(form.shape, "float", False, True)
 
 

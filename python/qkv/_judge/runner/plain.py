@@ -106,10 +106,11 @@ def file_of(thing: Any) -> str | None:
 
 
 def assigned(module: ModuleType) -> Iterator[tuple[str, Any, bool]]:
-    """(name, function, whether a `def` with a decorator made it) of what a file gives a contract's name: `sdpa = functools.partial(...)`.
-    An import gives none."""
+    """(name, function, whether a `def` with a decorator made it) of what a file gives a contract's name, `sdpa = functools.partial(...)`,
+    and of what a decorator made of a `def`, whatever its name: `@jax.jit`. An import gives none."""
     text = source_of(module)
     for name, value in vars(module).items():
         own = any(name in contract for contract in tasks.FUNCTIONS.values())
-        if own and hides(value) and (found := re.search(rf"(?m)^(?:{name}\s*[:=]|(?:async )?def {name}\b)", text)):
+        found = re.search(rf"(?m)^(?:{name}\s*[:=]|(?:async )?def {name}\b)", text) if hides(value) else None
+        if found and (own or ("def " in found[0] and not isinstance(value, FunctionType))):
             yield name, function_of(name, value, None, module), "def " in found[0]

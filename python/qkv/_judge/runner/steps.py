@@ -18,7 +18,7 @@ from .calling import TURNS, Binding, after, array_of, keeps, resets_of, step_val
 from .contracts import names
 from .contracts.tasks import TASKS, TURNED
 from .errors import FAILURES, Stop
-from .frameworks import arrays_in, default_dtype, from_numpy, is_array, is_module_class, to_numpy, torch_of
+from .frameworks import arrays_in, default_dtype, from_numpy, is_array, is_module_class, of_type, to_numpy, torch_of
 from .slots import Tensors, Words
 from .subject import Skipped, Subject, Way
 
@@ -160,7 +160,7 @@ def _model(subject: Subject, tensors: Tensors) -> tuple[Any, dict[str, tuple[Any
     values.update(vocab=vocab, embed=embed, head_dim=embed, heads=1, kv_heads=1, context=tensors["position"].shape[0], dropout=0.0)
     model, _, _ = building.build(cls, values, own, subject.people)
     torch = torch_of()
-    model = model.to(getattr(torch, subject.dtype))
+    model = of_type(model, subject.dtype)
     found: dict[str, tuple[Any, bool]] = {}
     for path, parameter in model.named_parameters():
         name = _name_of(path, tuple(parameter.shape), tensors)

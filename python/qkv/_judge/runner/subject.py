@@ -14,7 +14,7 @@ from .calling import Binding, Result
 from .contracts import names
 from .contracts.tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
 from .errors import People, Stop
-from .frameworks import default_dtype, from_numpy, is_module, named, torch_of
+from .frameworks import default_dtype, from_numpy, is_module, named, of_type, torch_of
 from .masks import Form
 from .parameters import Assignment, get, put
 from .slicing import Slices, rebuilt
@@ -82,7 +82,7 @@ class Subject:
         except Exception as error:
             raise self.people.stop(error, f"copying {self.name}") from None
         if is_module(target):
-            target = target.to(getattr(torch_of(), self.dtype))
+            target = of_type(target, self.dtype)
         vector, blocks = self.vector_of(tensors), canonical(self.sizes)
         for slot in self.slots(assignment):
             put(target, slot.path, vector[slot.indices(blocks)], self.dtype)

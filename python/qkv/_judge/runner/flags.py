@@ -1,0 +1,91 @@
+"""A flag `causal` of code whose task hides nothing: no probe gives it, so it is tried here. With it query i must give what it gives
+without it on keys 0 to i alone. Not: code that is always causal (describing.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from . import building
+from .calling import Binding
+from .contracts import names, tasks
+from .errors import FAILURES
+from .first_calls import Trial
+from .frameworks import reads, to_numpy
+from .match import arguments_of
+from .slots import Tensors
+from .subject import Skipped, square
+
+#: What else a flag may do: a mistake, and how many of the keys 0 to i + 1 its query i sees.
+_MISTAKES = (("causal-sees-next", 2), ("causal-off-by-one", 0))
+
+
+def _out(trial: Trial, tensors: Tensors, causal: bool = False) -> np.ndarray:
+    metadata, trial.metadata = trial.metadata, {**trial.metadata, "causal": str(int(causal))}
+    try:
+        return np.asarray(to_numpy(trial.unmasked(tensors).out), np.float64)
+    finally:
+        trial.metadata = metadata
+
+
+def _row(trial: Trial, tensors: Tensors, i: int, count: int) -> np.ndarray:
+    """The output of query i without the flag on the first `count` keys, [B, .., columns]."""
+    layer = "x" in tensors
+    cut = {name: x[..., i : i + 1, :] if name == "q" else x[..., :count, :] if name in ("x", "k", "v") else x for name, x in tensors.items()}
+    return _out(trial, cut)[..., i if layer else 0, :]
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and bool((np.abs(one - other) <= 1e-4 * (1 + np.abs(other))).all())
+
+
+def _found(trial: Trial, flagged: Trial, name: str) -> dict[str, str] | None:
+    """{}: the flag does what it says; a mistake for the engine (its id and what was seen); None: nothing can be said."""
+    tensors = square({name: x for name, x in trial.ran.items() if name != "mask"})
+    with contextlib.suppress(Skipped, *FAILURES):
+        got = _out(flagged, tensors, True)
+        length = got.shape[-2]
+        if all(_same(got[..., i, :], _row(trial, tensors, i, i + 1)) for i in range(length)):
+            return {}
+        for mistake, count in _MISTAKES:
+            rows = range(1, length - 1)
+            with contextlib.suppress(*FAILURES):  # a layer has no query without its own key
+                if all(_same(got[..., i, :], _row(trial, tensors, i, i + count)) for i in rows):
+                    return {"unheeded_as": mistake, "unheeded": f"{name}=True: query 1 gives what it gives without it on keys 0 to {count} alone"}
+    return None
+
+
+def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> None:
+    """Of a function's argument, or a constructor's: tried where the task's own calls leave it out. Notes for the verdict."""
+    subject, binding = trial.subject, trial.binding
+    asked_for = subject.task in tasks.CAUSAL or any("causal" in dict(contract) for contract in tasks.FUNCTIONS[subject.task].values())
+    if asked_for or subject.task not in (*tasks.OF_QKV, *tasks.LAYERS) or subject.task in tasks.STEPPED or subject.task == "cross":
+        return
+    name, flagged = "", trial
+    if binding.takes("causal"):
+        name = binding.argument("causal")
+        if not reads(binding.function, name):
+            return
+    elif subject.kind == "class":
+        flags = [one.name for one in arguments_of(subject.thing) if names.setting(one.name) == "causal"]
+        if not flags:
+            return
+        name = flags[0]
+        with contextlib.suppress(Exception):
+            made, _, _ = building.build(subject.thing, {**values, "causal": True}, own, subject.people)
+            bindings = {"": Binding(getattr(made, subject.method), subject.task, None, {})}
+            flagged = Trial(dataclasses.replace(subject, prototype=made, notes=[], bindings=bindings), trial.function)
+            flagged.ran = trial.ran
+        if flagged is trial:
+            return
+    else:
+        return
+    found = _found(trial, flagged, name)
+    if found is None:
+        return
+    subject.helpers["tried"] = (*subject.helpers.get("tried", ()), name)
+    if found:
+        subject.has["metadata"] = {**subject.has.get("metadata", {}), **found}

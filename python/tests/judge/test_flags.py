@@ -1,0 +1,118 @@
+"""What no probe gives, or must stay what it is: a flag `causal` of code whose task hides nothing, a cache beside a layer's usual name,
+complex buffers, norms inside a layer, functions that a compiler made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from qkv._judge import exchanged
+from qkv._judge.runner.errors import NoTask
+from support_judge import SOFTMAX, right, subject_of
+
+FUNCTION = SOFTMAX + """
+def sdpa(q, k, v, causal=False):
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if causal:
+        scores = np.where(np.tri(q.shape[-2], k.shape[-2], WIDTH), scores, -1e9)
+    return softmax(scores) @ v
+"""
+CLASS = """
+import torch
+class MultiHeadAttention(torch.nn.Module):
+    def __init__(self, dim, heads, causal=False):
+        super().__init__()
+        self.heads, self.causal, self.qkv, self.out = heads, causal, torch.nn.Linear(dim, 3 * dim), torch.nn.Linear(dim, dim)
+        self.more = torch.nn.Identity()
+    def forward(self, x):
+        x = self.more(x)
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if self.causal:
+            scores = scores.masked_fill(~torch.ones(x.shape[1], x.shape[1]).tril(WIDTH).bool(), -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+"""
+STEP = """
+import torch
+class MultiHeadAttention(torch.nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, torch.nn.Linear(dim, 3 * dim), torch.nn.Linear(dim, dim)
+    def forward(self, x, cache=None):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        if cache is not None:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        keep = torch.ones(x.shape[1], k.shape[2]).tril(PAST).bool()
+        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~keep, -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)), (k, v)
+"""
+TURNED = """
+import torch
+class Attention(torch.nn.Module):
+    def __init__(self, dim, n_heads, max_len=64):
+        super().__init__()
+        self.n, self.wq, self.wk, self.wv, self.wo = n_heads, *(torch.nn.Linear(dim, dim, bias=False) for _ in range(4))
+        width = dim // n_heads
+        angles = torch.outer(torch.arange(max_len), 1e4 ** (-torch.arange(0, width, 2) / width))
+        self.register_buffer("freqs_cis", torch.polar(torch.ones_like(angles), angles), persistent=False)
+    def forward(self, x, past=None):
+        start = 0 if past is None else past[0].shape[1]
+        q, k, v = (w(x).view(*x.shape[:2], self.n, -1) for w in (self.wq, self.wk, self.wv))
+        turns = self.freqs_cis[start : start + x.shape[1], None]
+        q, k = (torch.view_as_real(torch.view_as_complex(y.unflatten(-1, (-1, 2))) * turns).flatten(3) for y in (q, k))
+        if past is not None:
+            k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
+        keep = torch.ones(x.shape[1], k.shape[1]).tril(start).bool()
+        scores = torch.einsum("bihd,bjhd->bhij", q, k) / q.shape[-1] ** 0.5
+        out = torch.einsum("bhij,bjhd->bihd", scores.masked_fill(~keep, -torch.inf).softmax(-1), v)
+        return self.wo(out.flatten(2)), (k, v)
+"""
+
+
+@pytest.mark.parametrize(("width", "mistake"), [(0, None), (1, "causal-sees-next"), (-1, "causal-off-by-one")])
+def test_an_argument_causal_is_tried(tmp_path: Path, width: int, mistake: str | None) -> None:
+    found, text = exchanged(subject_of(tmp_path, FUNCTION.replace("WIDTH", str(width))))
+    assert [one["id"] for one in found["mistakes"]] == ([] if mistake is None else [mistake])
+    assert "causal" not in found["untried"] and (mistake is None or "causal=True: query 1 gives" in text)
+
+
+@pytest.mark.parametrize("width", [0, 1])
+def test_a_constructors_causal_is_tried(tmp_path: Path, width: int) -> None:
+    pytest.importorskip("torch")
+    found, _ = exchanged(subject_of(tmp_path, CLASS.replace("WIDTH", str(width))))
+    assert [one["id"] for one in found["mistakes"]] == ["causal-sees-next"] * width and "causal" not in found["untried"]
+
+
+def test_a_cache_is_asked_for_whatever_the_layers_name_says(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = subject_of(tmp_path, STEP.replace("PAST", "k.shape[2] - x.shape[1]"))
+    assert subject.task == "cache" and right(subject)
+    found, _ = exchanged(subject_of(tmp_path, STEP.replace("PAST", "0")))
+    assert [one["id"] for one in found["mistakes"]] == ["cache-position-not-advanced"]
+
+
+def test_complex_buffers_keep_both_parts(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    subject = subject_of(tmp_path, TURNED)
+    assert subject.task == "llama-attention" and right(subject)
+
+
+def test_a_norm_inside_is_no_part_of_a_task(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(NoTask, match="no exercise asks for what more in MultiHeadAttention does"):
+        subject_of(tmp_path, CLASS.replace("WIDTH", "0").replace("Identity()", "LayerNorm(dim)"))
+
+
+def test_a_compiled_function_of_any_name_is_judged(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    subject = subject_of(tmp_path, """
+import functools, jax
+
+def head(q, k, v):
+    return jax.nn.softmax(q @ k.T / q.shape[-1] ** 0.5) @ v
+
+@functools.partial(jax.jit, static_argnames="scale")
+def attend_all(q, k, v, scale=1):
+    return jax.vmap(jax.vmap(head))(q * scale, k, v)
+""")
+    assert subject.name == "attend_all" and right(subject)
