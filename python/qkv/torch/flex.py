@@ -16,6 +16,7 @@ kernel_options change nothing. Not supported: paged attention, max_scores, torch
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -220,7 +221,7 @@ def mask_of(block_mask: Any, q_shape: Sequence[int], k_shape: Sequence[int]) -> 
         )
     blocks = tuple(getattr(block_mask, name) for name in ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices"))
     try:
-        of = [tuple(lengths), *_state((block_mask.mask_mod, *blocks))]
+        of = [tuple(lengths), *(one for x in (block_mask.mask_mod, *blocks) for one in _state(x, set()))]
     except LookupError:
         return Mask.keep(_written_out(block_mask, batch, heads, *lengths))
     held = _written.get(block_mask)
@@ -240,30 +241,44 @@ class _Same:
         return isinstance(other, _Same) and self.thing is other.thing and self.version == other.version
 
 
-def _state(x: Any, depth: int = 6) -> Iterator[Any]:
-    """All that the answer of a function depends on: what it captures, its defaults, what it names, and those of the functions among
-    them. LookupError where that cannot be seen."""
-    if depth == 0 or (isinstance(x, Tensor) and x.is_inference()):
-        raise LookupError
+#: Modules and classes of these do not change.
+_FIXED = {"torch", "numpy", *sys.stdlib_module_names}
+
+
+def _state(x: Any, seen: set[int], of: CodeType | None = None) -> Iterator[Any]:
+    """All that the answer of a function depends on: what it captures, its defaults, what it names (of modules, what the code `of` names in
+    them), and those of the functions among them, each once. LookupError where that cannot be seen."""
     if isinstance(x, Tensor):
+        if x.is_inference():
+            raise LookupError
         yield _Same(x, x._version)
     elif x is None or isinstance(x, (bool, int, float, str, bytes, torch.dtype, torch.device)):
         yield (type(x), repr(x))
+    elif isinstance(x, BuiltinFunctionType) or (isinstance(x, type) and x.__module__.partition(".")[0] in _FIXED):
+        yield _Same(x)
+    elif id(x) in seen:
+        yield _Same(x)
     elif isinstance(x, (tuple, list)):
+        seen.add(id(x))
         yield len(x)
         for one in x:
-            yield from _state(one, depth - 1)
-    elif isinstance(x, FunctionType):
+            yield from _state(one, seen, of)
+    elif isinstance(x, ModuleType):
         yield _Same(x)
+        if x.__name__.partition(".")[0] not in _FIXED and of is not None:
+            for name in _names(of):
+                yield from _state(getattr(x, name, None), seen, of)
+    elif isinstance(x, FunctionType):
+        seen.add(id(x))
+        yield from (_Same(x), _Same(x.__code__))
         inside = [*(x.__defaults__ or ()), *(x.__kwdefaults__ or {}).values()]
         for cell in x.__closure__ or ():
             with contextlib.suppress(ValueError):  # an empty one
                 inside.append(cell.cell_contents)
         if not (x.__module__ or "").startswith("torch."):
             inside += [x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__]
-        yield from _state(inside, depth - 1)
-    elif isinstance(x, (ModuleType, type, BuiltinFunctionType)):
-        yield _Same(x)
+        for one in inside:
+            yield from _state(one, seen, x.__code__)
     else:
         raise LookupError
 

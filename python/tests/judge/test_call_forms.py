@@ -210,6 +210,20 @@ SHOWS = (
 )  # fmt: skip
 
 
+#: Not of the mask, or of no sentence that says what True means.
+OTHERS = (
+    "causal: if True, the future is hidden.", "Rows of weights sum to one: padded keys get weight 0.", "If a row has no True, the padded output is zero.",
+    "q: batch 1, the keys are padded to a multiple of 8", "True 的位置不会被屏蔽", "1 表示不需要屏蔽", "1 means that the token is not a pad",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_what_a_docstring_says_of_something_else(text: str) -> None:
+    spaces: dict[str, Any] = {}
+    exec(f"def attention(q, k, v, mask=None, causal=False):\n    pass\nattention.__doc__ = {text!r}", spaces)
+    assert "hides it" not in masks.meaning_of("mask", spaces["attention"])
+
+
 @pytest.mark.parametrize("text", [*HIDES, *SHOWS])
 def test_a_docstring_says_what_true_means(text: str) -> None:
     spaces: dict[str, Any] = {}

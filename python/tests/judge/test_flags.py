@@ -80,7 +80,7 @@ def test_an_argument_causal_is_tried(tmp_path: Path, width: int, mistake: str | 
 def test_a_constructors_causal_is_tried(tmp_path: Path, width: int) -> None:
     pytest.importorskip("torch")
     found, _ = exchanged(subject_of(tmp_path, CLASS.replace("WIDTH", str(width))))
-    assert [one["id"] for one in found["mistakes"]] == ["causal-sees-next"] * width and "causal" not in found["untried"]
+    assert [one["id"] for one in found["mistakes"]] == ["causal-sees-next"] * width and not found["untried"]
 
 
 def test_a_cache_is_asked_for_whatever_the_layers_name_says(tmp_path: Path) -> None:
@@ -89,6 +89,11 @@ def test_a_cache_is_asked_for_whatever_the_layers_name_says(tmp_path: Path) -> N
     assert subject.task == "cache" and right(subject)
     found, _ = exchanged(subject_of(tmp_path, STEP.replace("PAST", "0")))
     assert [one["id"] for one in found["mistakes"]] == ["cache-position-not-advanced"]
+    given = STEP.replace("cache=None", "mask=None, cache=None").replace("keep = torch.ones(x.shape[1], k.shape[2]).tril(PAST).bool()", "pass")
+    given = given.replace("(q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~keep, -torch.inf)", "q @ k.mT / q.shape[-1] ** 0.5")
+    given = given.replace("        return", "        scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)\n        return")
+    subject = subject_of(tmp_path, given)  # whose mask is the caller's
+    assert subject.task == "mha" and right(subject)
 
 
 def test_complex_buffers_keep_both_parts(tmp_path: Path) -> None:
@@ -99,8 +104,16 @@ def test_complex_buffers_keep_both_parts(tmp_path: Path) -> None:
 
 def test_a_norm_inside_is_no_part_of_a_task(tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    normed = CLASS.replace("WIDTH", "0").replace("Identity()", "LayerNorm(dim)")
     with pytest.raises(NoTask, match="no exercise asks for what more in MultiHeadAttention does"):
-        subject_of(tmp_path, CLASS.replace("WIDTH", "0").replace("Identity()", "LayerNorm(dim)"))
+        subject_of(tmp_path, normed)
+    assert right(subject_of(tmp_path, normed.replace("x = self.more(x)", "pass")))
+
+
+def test_a_flag_that_means_another_triangle_is_not_tried(tmp_path: Path) -> None:
+    shifted = FUNCTION.replace("WIDTH", "1").replace("causal=False):", 'causal=False):\n    "causal: with a lookahead of one token"')
+    found, _ = exchanged(subject_of(tmp_path, shifted))
+    assert not found["mistakes"] and found["untried"] == ["causal"]
 
 
 def test_a_compiled_function_of_any_name_is_judged(tmp_path: Path) -> None:

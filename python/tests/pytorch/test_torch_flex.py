@@ -203,3 +203,20 @@ def test_what_a_mask_depends_on_may_change(which: int, inference: bool) -> None:
             change()
         block_mask.kv_num_blocks.zero_()
         assert not qt.flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True).any()
+
+
+def test_masks_that_are_joined_are_written_out_once() -> None:
+    texts = torch.arange(T) // 5
+
+    def of_texts(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return texts[q] == texts[k]
+
+    def within(width: int) -> Any:
+        return lambda b, h, q, k: q - k < width
+
+    joined = pytorchs.and_masks(lambda b, h, q, k: q >= k, pytorchs.or_masks(of_texts, within(4)))
+    block_mask, sizes = pytorchs.create_block_mask(joined, 1, 1, T, T, device="cpu"), (1, 1, T, D)
+    held = qt.flex.mask_of(block_mask, sizes, sizes)
+    assert qt.flex.mask_of(block_mask, sizes, sizes) is held
+    texts += 1
+    assert qt.flex.mask_of(block_mask, sizes, sizes) is not held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
 import re
 import sys
@@ -62,6 +63,8 @@ class Binding:
         self.contract: dict[str, bool] = dict(FUNCTIONS[task][contract_name]) if contract_name else {}  # {argument: may be missing}
         self.readings: list[dict[str, str | None]] = []  # of a part: every way that names leave
         self.slices: Any = None  # of a part, whose functions may differ
+        module = sys.modules.get(getattr(function, "__module__", None) or "")
+        self.compiled = hasattr(sys.modules.get("jax"), "disable_jit") and bool(re.search(r"\bjit\b", source_of(module)))
         self.ran = False
         self.turned = False  # of a part: its matrices are [out, in]
         if task in PARTS:
@@ -173,14 +176,15 @@ class Binding:
                 kwargs[one.name] = value
             else:
                 args.append(value)
-        with plainly(), self._uncompiled():
-            result = self.function(*args, **kwargs) if self.watch is None else self.watch(self.function, args, kwargs)
+        watched = self.watch and functools.partial(self.watch, self.function, args, kwargs)
+        call = watched or functools.partial(self.function, *args, **kwargs)
+        with plainly():
+            if self.ran and self.compiled:  # each probe has other sizes, and would be compiled anew for seconds
+                with contextlib.suppress(Exception), sys.modules["jax"].disable_jit():
+                    return call()
+            result = call()
         self.ran = True
         return result
-
-    def _uncompiled(self) -> Any:
-        """After the first call jax.jit is off: each probe has other sizes, and would be compiled anew for seconds."""
-        return sys.modules["jax"].disable_jit() if self.ran and "jax" in sys.modules else contextlib.nullcontext()
 
 
 class Result:

@@ -28,7 +28,7 @@ from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
 from .steps import memory_of, model_class
-from .subject import Subject, Way, square
+from .subject import Skipped, Subject, Way, square
 
 
 def subject_of_file(request: dict[str, Any]) -> Subject:
@@ -143,6 +143,8 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
         if kept := memory_of(subject, trials[0].binding, trials[0].ran, trials[0].metadata):
             raise NoTask(f"no exercise asks for what {kept} in {subject.name} does; the nearest is `cache`")
     if request.get("task") is None:
+        if norm := _norm_of(trials[0]):
+            raise NoTask(f"no exercise asks for what {norm} in {subject.name} does; the nearest is `{subject.task}`")
         _causal(trials[0], owner, candidate.strong)
     if subject.helpers.get("whole"):
         subject.has["metadata"] = {**subject.has.get("metadata", {}), "whole": "1"}
@@ -316,8 +318,7 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         if subject.kind == "class" and (says := building.unheeded(subject.sizes, subject.task, values, given, subject.helpers["asked"])):
             subject.has["metadata"] = {"unheeded": says}
     held = {slot.path for one in subject.assignments for slot in one.slots}
-    normed = [] if block else _norms(subject.prototype)
-    normed += [entry.path for entry in [*entries, *rest] if re.search(r"(?i)\b(?:q|k|query|key)_?(?:layer)?_?(?:norm|ln)\b", entry.path)]
+    normed = [entry.path for entry in [*entries, *rest] if re.search(r"(?i)\b(?:q|k|query|key)_?(?:layer)?_?(?:norm|ln)\b", entry.path)]
     more = normed or [entry.path for entry in entries if entry.path not in held]
     if more and not block and request.get("task") is None:
         raise NoTask(f"no exercise asks for what {more[0]} in {subject.name} does; the nearest is `{subject.task}`")
@@ -328,10 +329,18 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     subject.bindings = {"": Binding(getattr(subject.prototype, method), subject.task, None, mapping)}
 
 
-def _norms(thing: Any) -> list[str]:
-    """Norms that a module applies to what it is given, by their types' names: they change it whatever their parameters are."""
-    parts = thing.named_children() if is_module(thing) else ()
-    return [name for name, part in parts if re.search(r"(?:Layer|RMS)Norm", type(part).__name__) and name in named(type(thing))]
+def _norm_of(trial: Trial) -> str:
+    """A norm that a layer applies, no block, by its type's name: it changes the layer's input, whatever its parameters are; "" without."""
+    layer, applied = trial.subject.prototype, []
+    if not is_module(layer) or trial.subject.task not in {*tasks.LAYERS} - {"block"}:
+        return ""
+    norms = [(name, part) for name, part in layer.named_children() if re.search("(?:Layer|RMS)Norm", type(part).__name__)]
+    hooks = [part.register_forward_hook(lambda *_, name=name: applied.append(name)) for name, part in norms]
+    with contextlib.suppress(Skipped, *FAILURES):
+        trial.call(trial.ran)
+    for hook in hooks:
+        hook.remove()
+    return next(iter(applied), "")
 
 
 def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | None) -> None:

@@ -129,6 +129,11 @@ def guess(name: str, thing: Any) -> Candidate | None:
     return found and found._replace(beyond=_beyond(thing, found.task))
 
 
+def _appends(inside: set[str]) -> bool:
+    """Whether a layer that takes a cache and no mask joins it with its own keys and hides the future itself."""
+    return bool({"cat", "concat", "concatenate"} & inside and {"tril", "triu", "tri", "arange"} & inside)
+
+
 def _guessed(name: str, thing: Any) -> Candidate | None:
     function, called = isinstance(thing, FunctionType), _called(thing)
     task = next((one.name for one in tasks.TASKS.values() if one.name not in tasks.PARTS and name in (*one.functions, *one.classes)), None)
@@ -136,8 +141,10 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
     holds = re.compile("norm|^ln|^ff|mlp|feed|elu|transformer")
     if match.is_block(name) and not function and not any(holds.search(names.key(one)) for one in named(thing)):
         return None
-    if "cache" in roles and (function or task in ("gqa", "mha", "causal-mha")) and task not in tasks.STEPPED:
-        task = None if function else "gqa-cache" if task == "gqa" else "cache"  # a layer with a cache
+    if "cache" in roles and (function or task == "gqa") and task not in tasks.STEPPED:
+        task = None if function else "gqa-cache"  # "gqa" with a cache
+    if "cache" in roles and task in ("mha", "causal-mha") and "mask" not in roles and _appends(named(thing)):
+        task = "cache"  # whatever its name says
     takes = {names.argument(one.name) for one in arguments_of(called)}
     layer = not function and "x" in takes and not {"q", "k", "v"} & takes  # whatever its name says
     heads = "num_heads" in roles if function else "heads" in settings_of(thing).values()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,13 @@ from .calling import Binding
 from .contracts import names, tasks
 from .errors import FAILURES
 from .first_calls import Trial
-from .frameworks import reads, to_numpy
+from .frameworks import reads, to_numpy, told
 from .match import arguments_of
 from .slots import Tensors
 from .subject import Skipped, square
 
+#: Words of code whose flag means another triangle.
+_OTHERWISE = re.compile(r"(?i)strict|exclu|look_?-? ?ahead|shift|delay|不(?:含|包括)自身|不能看到?自己")
 #: What else a flag may do: a mistake, and how many of the keys 0 to i + 1 its query i sees.
 _MISTAKES = (("causal-sees-next", 2), ("causal-off-by-one", 0))
 
@@ -64,6 +67,8 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
     asked_for = subject.task in tasks.CAUSAL or any("causal" in dict(contract) for contract in tasks.FUNCTIONS[subject.task].values())
     if asked_for or subject.task not in (*tasks.OF_QKV, *tasks.LAYERS) or subject.task in tasks.STEPPED or subject.task == "cross":
         return
+    if _OTHERWISE.search(" ".join([told(subject.thing), told(binding.function), *binding.roles])):
+        return
     name, flagged = "", trial
     if binding.takes("causal"):
         name = binding.argument("causal")
@@ -78,12 +83,14 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
             made, _, _ = building.build(subject.thing, {**values, "causal": True}, own, subject.people)
             bindings = {"": Binding(getattr(made, subject.method), subject.task, None, {})}
             flagged = Trial(dataclasses.replace(subject, prototype=made, notes=[], bindings=bindings), trial.function)
+            flagged.subject.branches = subject.branches
             flagged.ran = trial.ran
         if flagged is trial:
             return
     else:
         return
-    found = _found(trial, flagged, name)
+    with subject.branches.watched():
+        found = _found(trial, flagged, name)
     if found is None:
         return
     subject.helpers["tried"] = (*subject.helpers.get("tried", ()), name)

@@ -74,8 +74,8 @@ def forms(argument: str, task: str, hides: bool | None = None) -> list[Form]:
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
 _HIDDEN = (
     r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|dropped|removed|excluded|future|set to -\s?inf|"
-    r"(?:do(?:es)? )?not\b(?! (?:be )?(?:masked|ignored|blocked|dropped|removed|excluded|hidden|pad\w*)\b)|"
-    r"[需应]?[要该会将]?被?\s*(?:遮|屏蔽|隐藏|填充|忽略|mask\s*[掉住])|看不|不(?!被?\s*(?:[遮屏隐忽填]|mask)))"
+    r"(?:do(?:es)? )?not\b(?! (?:(?:be|an?|zero) )?(?:masked|ignored|blocked|dropped|removed|excluded|hidden|pad\w*)\b)|"
+    r"[需应]?[要该会将]?被?\s*(?:遮|屏蔽|隐藏|填充|忽略|mask\s*[掉住])|看不|不(?!(?:会|需要?|应该?|用|能|可|是|该)?被?\s*(?:[遮屏隐忽填]|mask)))"
 )
 _ONE = r"(?:(?<![\w.])(?:1s?|ones?|true|non-?zero)(?![a-z0-9_])|为真)"
 _NOUN = r"(?:tokens?|positions?|keys?|entry|entries|elements?|attention|scores?)"
@@ -84,7 +84,8 @@ _MEANS = (
     r"[\"'“‘]?(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?(?:[a-z] )?"
 )
 _OF_A_TOKEN = rf"(?:{_NOUN}\s+(?:is|are|must|to(?: be)?|that (?:is|are))\s+(?:an?\s+)?)?"
-_HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|{_ONE},? (?:the|that|its) {_OF_A_TOKEN}{_HIDDEN}|"
+_HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
+                    rf"(?:mask \w+|is) (?:true|non-?zero),? (?:the|that|its) {_OF_A_TOKEN}{_HIDDEN}|"
                     rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}|"
                     rf"(?:遮|屏蔽|隐藏|填充|忽略|padding)\w{{0,4}}?\s*(?:为|是|=|置为?|取)\s*{_ONE}", re.IGNORECASE)  # fmt: skip
 _SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?(?!\s+(?:is|are))|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
@@ -99,9 +100,17 @@ def said_by_file(argument: str, thing: Any) -> bool:
     return printed and bool(re.search(rf"(?m)^\s+{argument}\s.*\bTrue: [^.\n]*\bmay attend", module.__doc__ or ""))
 
 
-def _arguments(documented: tuple[Any, ...]) -> list[str]:
+def _hides_alone(argument: str, documented: tuple[Any, ...]) -> bool:
+    """Whether a docstring says, in a sentence that names no other argument and nothing like a weight, that True hides, and none that it
+    shows; `argument` is the only mask."""
     functions = [one for one in documented if isinstance(one, FunctionType | MethodType)]
-    return [name for one in functions[-1:] for name in inspect.signature(one).parameters]
+    arguments = [name for one in functions[-1:] for name in inspect.signature(one).parameters]
+    if [name for name in arguments if names.argument(name) == "mask" or "pad" in names.key(name)] != [argument]:
+        return False
+    sentences = re.split(r"[.;。；\n]", "\n".join(one.__doc__ or "" for one in documented))
+    others = "|".join({"causal", "is_causal", "weights?", "rows?", "sums?", "add up", *map(re.escape, arguments)} - {argument})
+    own = [one for one in sentences if not re.search(rf"(?i)(?<![\w-])(?:{others})(?![\w-])", one)]
+    return any(map(_HIDES.search, own)) and not any(map(_VISIBLE.search, sentences))
 
 
 def meaning_of(argument: str, *documented: Any) -> set[str]:
@@ -116,10 +125,8 @@ def meaning_of(argument: str, *documented: Any) -> set[str]:
     found = {name for name, pattern in (("hides", _HIDES), ("visible", _VISIBLE), ("added", _ADDED)) if pattern.search(text)}
     again = re.search(rf"(?m)^\s*{argument}\s*=[^=]", source)
     documents = " ".join(one.__doc__ or "" for one in documented) if again else text
-    own = " ".join(one.__doc__ or "" for one in documented)
-    masks = [name for name in _arguments(documented) if names.argument(name) == "mask" or "pad" in names.key(name)]
-    if masks == [argument] and _HIDES.search(own) and not _VISIBLE.search(own):
-        found |= {"hides it"}  # no other argument can be meant
+    if _hides_alone(argument, documented):
+        found |= {"hides it"}
     of_it = [match[0] for match in re.finditer(rf"\b{argument}\b\s*(?:\[[^\]]*\]\s*)?[:：(][^\n]{{0,120}}", documents, re.IGNORECASE)]
     said = {name for name, pattern in (("hides it", _HIDES), ("shows it", _VISIBLE)) if any(map(pattern.search, of_it))}
     said |= {"float"} if any(re.search(r"[:：(]\s*(?:an?\s+)?float", one) for one in of_it) else set()
