@@ -1,4 +1,4 @@
-"""What stand-ins share: what they refuse (tensors of other devices, arguments that are not computed), and functions by name."""
+"""What stand-ins share: what they refuse (tensors of other devices or types, arguments that are not computed), and functions by name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ def require_cpu(package: str, **tensors: Tensor | None) -> None:
             raise NotImplementedError(
                 f"[{package} of qkv.standins] computes on the CPU: got {name} on {x.device}; install the real {package}, or pass {name}.cpu()"
             )
+
+
+def require_real(package: str, function: str, **tensors: Tensor | None) -> None:
+    """Raises TypeError for the first tensor that holds no floating-point numbers."""
+    for name, x in tensors.items():
+        if x is not None and not x.is_floating_point():
+            raise TypeError(f"[{package} of qkv.standins] {function}: {name} must hold real numbers: got {x.dtype}")
 
 
 def bound(package: str, function: str, **arguments: Any) -> None:

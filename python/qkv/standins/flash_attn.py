@@ -20,7 +20,7 @@ from ..masks import Mask
 from ..torch._calls import require_shapes
 from ..torch._varlen_calls import packed
 from ..torch.varlen import _arguments
-from ._needs import bound, named, require_cpu
+from ._needs import bound, named, require_cpu, require_real
 from ._norms import PlainRMSNorm, RMSNorm, layer_norm_fn, rms_norm, rms_norm_fn
 from ._rotary import (
     RotaryEmbedding,
@@ -199,9 +199,7 @@ def flash_attn_with_kvcache(
     page = table.gather(1, at // size) if new and batch else table[:, :0]
     if bool(((page < 0) | (page >= k_cache.shape[0])).any()):
         raise ValueError(f"[{_NAME} of qkv.standins] new keys must go to one of {k_cache.shape[0]} pages: got {page.unique().tolist()}")
-    for name, rows in {"k": k, "v": v}.items():
-        if rows is not None and not rows.is_floating_point():
-            raise TypeError(f"[{_NAME} of qkv.standins] {name} must hold real numbers: got {rows.dtype}")
+    require_real(_NAME, "flash_attn_with_kvcache", k=k, v=v)
     if cache_leftpad is not None and (
         cache_leftpad.shape != (batch,) or bool(((cache_leftpad < 0) | (cache_leftpad > used)).any())
     ):

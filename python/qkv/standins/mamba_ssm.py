@@ -18,7 +18,7 @@ from ..torch._linear_calls import Rules
 from ..torch._linear_calls import step as step_of_heads
 from ..torch._scan_calls import step
 from ..torch.linear import scan
-from ._needs import bound, named, require_cpu
+from ._needs import bound, named, require_cpu, require_real
 from ._norms import GatedRMSNorm, MambaRMSNorm, gated_norm, layernorm_fn, mamba_layer_norm_fn, mamba_rms_norm_fn, rmsnorm_fn
 from .causal_conv1d import causal_conv1d_fn
 
@@ -124,12 +124,6 @@ def _repeats(x: Tensor | None, *axes: int) -> bool:
     return x is None or all(x.shape[axis] == 1 or x.stride(axis) == 0 for axis in axes)
 
 
-def _require_real(function: str, **tensors: Tensor | None) -> None:
-    for name, x in tensors.items():
-        if x is not None and not x.is_floating_point():
-            raise TypeError(f"[{_NAME} of qkv.standins] {function}: {name} must hold real numbers: got {x.dtype}")
-
-
 @torch.no_grad()
 def selective_state_update(
     state: Tensor, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None = None, z: Tensor | None = None,
@@ -143,7 +137,7 @@ def selective_state_update(
     shapes = {"x": (x, row), "dt": (dt, row), "z": (z, row), "D": (D, row[2:]), "dt_bias": (dt_bias, row[2:]), "A": (A, row[2:] + " N")}
     shapes |= {name: (t, "B N" if t.dim() == 2 else f"B G_{name} N") for name, t in (("B", B), ("C", C))}
     require_shapes("selective_state_update", shapes | {"state": (state, f"rows {row[2:]} N")})
-    _require_real("selective_state_update", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias, state=state)
+    require_real(_NAME, "selective_state_update", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias, state=state)
     wide = torch.promote_types(sum_dtype(x), state.dtype)
     taken = state if state_batch_indices is None else state[state_batch_indices.long()]
     after = taken.resolve_neg().to(wide)  # the state itself, where it is of this type
@@ -186,7 +180,7 @@ def mamba_chunk_scan_combined(
     shapes = {"x": (x, "B T H P"), "z": (z, "B T H P"), "dt": (dt, "B T H"), "A": (A, "H"), "dt_bias": (dt_bias, "H")}
     shapes |= {"B": (B, "B T G N"), "C": (C, "B T G N"), "D": (D, "H P" if D is not None and D.dim() == 2 else "H")}
     require_shapes("mamba_chunk_scan_combined", shapes)
-    _require_real("mamba_chunk_scan_combined", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias)
+    require_real(_NAME, "mamba_chunk_scan_combined", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias)
     if return_varlen_states and (cu_seqlens is None or x.shape[0] != 1):
         raise ValueError(f"[{_NAME} of qkv.standins] return_varlen_states needs cu_seqlens and one row: got x {list(x.shape)}")
     if cu_seqlens is not None and x.shape[0] != 1:
