@@ -55,7 +55,7 @@ Mask listed_keys(const std::vector<std::vector<Index>>& lists, const Sizes& size
   for (Index i = 0; i < sizes.q_len; ++i) {
     const std::vector<Index>& list = lists[lists.size() == 1 ? 0 : static_cast<std::size_t>(i)];
     std::ranges::transform(list, &index.data()[i * static_cast<Index>(longest)],
-        [](Index key) { return static_cast<std::int32_t>(std::clamp<Index>(key, -2, INT32_MAX)); });
+        [](Index key) { return static_cast<std::int32_t>(std::clamp<Index>(key, INT32_MIN, INT32_MAX)); });
   }
   return Mask::keys(index);
 }

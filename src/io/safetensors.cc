@@ -101,13 +101,22 @@ std::string entry_text(const TensorEntry& tensor, std::uint64_t begin) {
 
 // Refuses what a reader would refuse.
 void check_writable(const std::vector<TensorEntry>& tensors, std::size_t metadata) {
+  constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<Index>::max());
   if (tensors.size() > kMaxTensors || metadata > kMaxTensors) {
     throw UnsupportedError("[write_safetensors] at most 65536 tensors and metadata keys are written: got " +
                            std::to_string(tensors.size()) + " and " + std::to_string(metadata));
   }
+  std::uint64_t all = 0;
   for (const TensorEntry& tensor : tensors) {
     if (tensor.name == "__metadata__")
       throw OptionError("[write_safetensors] a tensor must not use the reserved name: got \"__metadata__\"");
+    const std::optional<std::uint64_t> bytes = checked_bytes(tensor.sizes, dtype_bytes(tensor.dtype));
+    if (!bytes || tensor.sizes.size() > kMaxAxes || *bytes > most - all) {
+      throw ShapeError("[write_safetensors] the tensors up to " + escaped(tensor.name) +
+                       " must take less than 2^63 bytes and each have at most 64 axes of 0 or more: got " +
+                       shape_text(tensor.sizes.data(), static_cast<int>(tensor.sizes.size())));
+    }
+    all += *bytes;
   }
 }
 

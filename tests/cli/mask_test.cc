@@ -121,6 +121,7 @@ TEST_F(MaskTool, WhatCannotBeReadNamesItsPlace) {
   refused("documents(0,9223372036854775807)", {"[Mask::documents]", "9223372036854775807"});
   refused("documents(0,100000000000)", {"Tq 8", "100000000000"});
   refused("keys(1,1)", {"once"});
+  refused("keys(-5)", {"-5"});
   refused("keys(1; 2; 0)", {"EXPR", "character 1", "one list or one for each of the 8 queries"});
   for (const char* alone : {"causal", "window(1,0)", "sliding(2)", "dilated(2)", "chunked(2)", "chunked(2; 1)"}) {
     expect_refused({"mask", alone, "--tk", "9"}, {"character 1", "bottom-right", "Tq 8", "Tk 9"});

@@ -259,6 +259,13 @@ TEST(Safetensors, PartsAndPlansAreThoseOfTheWholeFile) {
   for (const io::TensorEntry& entry : plan.tensors)
     std::ranges::copy(state.at(entry.name).bytes, file.begin() + static_cast<std::ptrdiff_t>(entry.at));
   EXPECT_EQ(file, io::write_safetensors(state));
+  constexpr Index half = Index{1} << 62;
+  for (const std::vector<std::vector<Index>>& sizes :
+      {std::vector<std::vector<Index>>{{-1}}, {{half, half}}, {{half}, {half}}, {std::vector<Index>(65, 1)}}) {
+    entries.clear();
+    for (const auto& one : sizes) entries.push_back({std::to_string(entries.size()), DType::kI8, one, 0});
+    EXPECT_THROW(io::plan_safetensors(entries), ShapeError) << entries.back().sizes.size();
+  }
 }
 
 RC_GTEST_PROP(SafetensorsProperty, AnyStateComesBack, ()) {

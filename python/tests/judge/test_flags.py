@@ -116,6 +116,30 @@ def test_a_flag_that_means_another_triangle_is_not_tried(tmp_path: Path) -> None
     assert not found["mistakes"] and found["untried"] == ["causal"]
 
 
+OPTION = SOFTMAX + """
+def sdpa(q, k, v, OPTION):
+    return softmax(q @ k.swapaxes(-1, -2) * USED) @ v
+"""
+
+
+@pytest.mark.parametrize(("option", "used", "untried"), [
+    ("scale=None", "(q.shape[-1] ** -0.5 if scale is None else scale)", []),
+    ("scale=None", "(q.shape[-1] ** -0.5 if scale is None else 1 / scale)", ["scale"]),  # what a scale is, is its author's to say
+    ("scale=True", "(q.shape[-1] ** -0.5 if scale else 1)", []),
+    ("scale=1.0", "scale / q.shape[-1] ** 0.5", []),
+    ("scale=1", "q.shape[-1] ** -0.5 / scale", []),
+])  # fmt: skip
+def test_a_right_scale_is_not_accused(tmp_path: Path, option: str, used: str, untried: list[str]) -> None:
+    found, _ = exchanged(subject_of(tmp_path, OPTION.replace("OPTION", option).replace("USED", used)))
+    assert not found["mistakes"] and found["untried"] == untried
+
+
+@pytest.mark.parametrize("option", ["scale=None", "scale=True", "softmax_scale=1.0"])
+def test_a_scale_that_nobody_reads_is_named(tmp_path: Path, option: str) -> None:
+    found, text = exchanged(subject_of(tmp_path, OPTION.replace("OPTION", option).replace("USED", "q.shape[-1] ** -0.5")))
+    assert [one["id"] for one in found["mistakes"]] == ["option-not-followed"] and "it gives what it gives without" in text
+
+
 def test_a_compiled_function_of_any_name_is_judged(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     subject = subject_of(tmp_path, """

@@ -1,24 +1,27 @@
-"""A flag `causal` of code whose task hides nothing: no probe gives it, so it is tried here. With it query i must give what it gives
-without it on keys 0 to i alone. Not: code that is always causal (describing.py)."""
+"""Options that no probe gives, so they are tried here. A flag `causal` of code whose task hides nothing: with it query i must give what it
+gives without it on keys 0 to i alone. Of the formula a scale, fewer heads of k and v, masks of floats beside bool. Not: code that is
+always causal (describing.py)."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
+import functools
 import re
 from typing import Any
 
 import numpy as np
 
-from . import building
+from . import building, masks
 from .calling import Binding
 from .contracts import names, tasks
 from .errors import FAILURES
 from .first_calls import Trial
-from .frameworks import reads, to_numpy, told
-from .match import arguments_of
+from .frameworks import reads, source_of, to_numpy, told
+from .match import arguments_of, required
 from .slots import Tensors
-from .subject import Skipped, square
+from .subject import Skipped, causal_mask, padding_mask, square
 
 #: Words of code whose flag means another triangle.
 _OTHERWISE = re.compile(r"(?i)strict|exclu|look_?-? ?ahead|shift|delay|不(?:含|包括)自身|不能看到?自己")
@@ -91,8 +94,110 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
         return
     with subject.branches.watched():
         found = _found(trial, flagged, name)
-    if found is None:
-        return
+    if found is not None:
+        _note(trial, name, found)
+
+
+def _note(trial: Trial, name: str, found: dict[str, str]) -> None:
+    subject = trial.subject
     subject.helpers["tried"] = (*subject.helpers.get("tried", ()), name)
     if found:
         subject.has["metadata"] = {**subject.has.get("metadata", {}), **found}
+
+
+#: Names of what the scores are multiplied by, and the number that is tried.
+_SCALES, _SCALE = ("scale", "softmaxscale", "smscale", "scaling"), 0.37
+
+
+def _formula(tensors: Tensors, scale: float, bias: Any = 0) -> np.ndarray:
+    """q [B, .., Tq, D] with as many heads as k and v, or a multiple."""
+    q, k, v = (tensors[name] for name in "qkv")
+    k, v = (x if x.shape[1] == q.shape[1] or q.ndim < 4 else x.repeat(q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.swapaxes(-1, -2) * scale + bias
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+def _called(trial: Trial, tensors: Tensors, **given: Any) -> np.ndarray:
+    """The output where arguments have these values, by their names."""
+    other = copy.copy(trial)
+    other.binding = copy.copy(trial.binding)
+    other.binding.function = functools.partial(trial.binding.function, **given)
+    return np.asarray(to_numpy(other.call(tensors).out), np.float64)
+
+
+def _scales(trial: Trial, tensors: Tensors, one: Any, asked: bool) -> str | None:
+    """"": the argument does what it says; what was seen of one that does not; None: nothing can be said."""
+    root = np.sqrt(tensors["q"].shape[-1])
+    if isinstance(one.default, bool):
+        value, right = not one.default, [1.0]
+    elif one.default is None or isinstance(one.default, (int, float)):
+        own, inverse = [_SCALE, _SCALE / root], [1 / _SCALE, 1 / _SCALE / root]
+        value, right = _SCALE, own[:1] if one.default is None else own + inverse
+    else:
+        return None
+    got = _called(trial, tensors, **{one.name: value})
+    if any(_same(got, _formula(tensors, scale)) for scale in right):
+        return ""
+    if _same(got, _formula(tensors, 1 / root)):
+        return f"{one.name}={value}: it gives what it gives without"
+    return f"{one.name}={value}: the scores are not q.k times {value}" if asked and value == _SCALE else None
+
+
+def _groups(trial: Trial, tensors: Tensors, name: str) -> str | None:
+    """As _scales, for a flag with which neighbouring heads of q share one of k and v."""
+    if tensors["q"].ndim != 4:
+        return None
+    rng = np.random.default_rng(16)
+    grouped = {x: rng.standard_normal((one.shape[0], 4 if x == "q" else 2, *one.shape[2:])) for x, one in tensors.items()}
+    got, expected = _called(trial, grouped, **{name: True}), _formula(grouped, 1 / np.sqrt(grouped["q"].shape[-1]))
+    if got.shape != expected.shape or _same(got, expected):
+        return "" if got.shape == expected.shape else None
+    head = next(h for h in range(4) if not _same(got[:, h], expected[:, h]))
+    return f"{name}=True, 4 heads of q on 2 of k and v: head {head} of q gives other numbers than on head {head // 2} of k and v"
+
+
+def _floats(trial: Trial, tensors: Tensors, asked: bool) -> str | None:
+    """As _scales, for a mask that is bool, or numbers that are added to the scores."""
+    subject, name = trial.subject, trial.binding.argument("mask")
+    chosen, own = subject.mask_form, (padding_mask(tensors, 1, 2), causal_mask(tensors))
+    mask = next(one for one in own if chosen.of(one, 1, subject.framework, subject.dtype) is not None)
+    noise = np.random.default_rng(17).standard_normal(mask.shape[-1])
+    numbers = np.where(mask if tensors["q"].ndim == 4 else mask[:, 0], noise, -np.inf)
+    added = chosen._replace(dtype="float", hides=False, added=True, shift=noise)
+    try:
+        got, kept = (trial.masked(form)({**tensors, "mask": mask}).out for form in (added, added._replace(added=False)))
+    finally:
+        subject.mask_form = chosen
+    expected, hidden = (_formula(tensors, 1 / np.sqrt(tensors["q"].shape[-1]), bias) for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
+    if _same(to_numpy(got), expected) or (_same(to_numpy(kept), hidden) and not asked):
+        return ""
+    return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
+
+
+def try_options(trial: Trial) -> None:
+    """Of a function of q, k and v that is right without: a scale, fewer heads of k and v, masks of floats. Notes for the verdict."""
+    subject, binding = trial.subject, trial.binding
+    if subject.kind != "function" or subject.task not in ("sdpa", "flash"):
+        return
+    tensors = {name: trial.ran[name] for name in "qkv"}
+    optional = {names.key(one.name): one for one in binding.parameters if binding.roles[one.name] is None and not required(one)}
+    torchs = names.key(subject.name) == "scaleddotproductattention" and {"scale", "enablegqa"} & set(optional) != set()
+    ways = [(one.name, functools.partial(_scales, trial, tensors, one, torchs)) for key, one in optional.items() if key in _SCALES]
+    ways += [(one.name, functools.partial(_groups, trial, tensors, one.name)) for key, one in optional.items() if key == "enablegqa"]
+    form = subject.mask_form if binding.takes("mask") and re.search(r"\bdtype|is_floating_point", source_of(binding.function)) else None
+    if form is not None and form.dtype == "bool" and not form.hides and not form.added:
+        says = masks.meaning_of(binding.argument("mask"), subject.thing, binding.function)
+        ways.append((binding.argument("mask"), functools.partial(_floats, trial, tensors, torchs or "added" in says)))
+    with contextlib.suppress(Skipped, *FAILURES):
+        if ways and not _same(_out(trial, tensors), _formula(tensors, 1 / np.sqrt(tensors["q"].shape[-1]))):
+            return
+        for name, way in ways:
+            with contextlib.suppress(Skipped, *FAILURES):
+                seen = way()
+                if seen is None:
+                    continue
+                if not seen:
+                    with subject.branches.watched():
+                        way()
+                _note(trial, name, {"unheeded": seen, "unheeded_as": "option-not-followed"} if seen else {})
