@@ -140,6 +140,24 @@ def test_a_scale_that_nobody_reads_is_named(tmp_path: Path, option: str) -> None
     assert [one["id"] for one in found["mistakes"]] == ["option-not-followed"] and "it gives what it gives without" in text
 
 
+@pytest.mark.parametrize(("returned", "untried"), [
+    ("e @ v / l, m, l", []), ("e @ v / l, (m + np.log(l))[..., 0]", []), ("e @ v / l, e / l, l[..., 0]", []),
+    ("e @ v / l, np.log(l)", ["returned[1]"]), ("e @ v / l, e / l, 'done'", ["returned[2]"]),
+])  # fmt: skip
+def test_what_is_returned_beside_the_output(tmp_path: Path, returned: str, untried: list[str]) -> None:
+    """A row's maximum, sum and the logarithm of it are no weights; of what is none of them nothing is said."""
+    found, _ = exchanged(subject_of(tmp_path, f"""
+import numpy as np
+def sdpa(q, k, v):
+    s = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    m = s.max(-1, keepdims=True)
+    e = np.exp(s - m)
+    l = e.sum(-1, keepdims=True)
+    return {returned}
+"""))
+    assert found["verdict"] == "right" and found["untried"] == untried
+
+
 def test_a_compiled_function_of_any_name_is_judged(tmp_path: Path) -> None:
     pytest.importorskip("jax")
     subject = subject_of(tmp_path, """

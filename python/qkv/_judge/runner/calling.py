@@ -214,6 +214,7 @@ class Result:
         self.rest = values[:first] + values[first + 1 :]
         if expected and len(expected) >= 3:
             arrays = [value for value in self.rest if is_array(value) and len(value.shape) in (3, 4) and tuple(value.shape) != expected[:-1]]
+            arrays = [value for value in arrays if value.shape[-1] > 1]  # no maximum or sum of each row
             self.weights = next((one for one in arrays if (one.shape[0], one.shape[-2]) == (expected[0], expected[-2])), None)
             self.weights_first = first > 0 and self.weights is values[0]
 

@@ -18,7 +18,7 @@ from .calling import Binding
 from .contracts import names, tasks
 from .errors import FAILURES
 from .first_calls import Trial
-from .frameworks import reads, source_of, to_numpy, told
+from .frameworks import is_array, reads, source_of, to_numpy, told
 from .match import arguments_of, required
 from .slots import Tensors
 from .subject import Skipped, causal_mask, padding_mask, square
@@ -175,6 +175,24 @@ def _floats(trial: Trial, tensors: Tensors, asked: bool) -> str | None:
     return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
 
 
+def _beside(trial: Trial, tensors: Tensors) -> tuple[str, ...]:
+    """What is returned beside output and weights, and is no maximum, sum or logarithm of the sum of a row: nothing says what it should be."""
+    result, scores = trial.unmasked(tensors), tensors["q"] @ tensors["k"].swapaxes(-1, -2) / np.sqrt(tensors["q"].shape[-1])
+    if trial.subject.slices is not None or not isinstance(result.raw, (tuple, list)):
+        return ()
+    top = scores.max(-1)
+    total = np.exp(scores - top[..., None]).sum(-1)
+    known, others = (top, total, top + np.log(total), (top + np.log(total)) / np.log(2)), []
+    for index, value in enumerate(result.raw):
+        if value is None or value is result.out or value is result.weights:
+            continue
+        found = to_numpy(value) if is_array(value) else np.zeros(0)
+        found = found[..., 0] if found.shape == (*top.shape, 1) else found
+        if not any(found.shape == one.shape and _same(found, one) for one in known):
+            others.append(f"returned[{index}]")
+    return tuple(others)
+
+
 def try_options(trial: Trial) -> None:
     """Of a function of q, k and v that is right without: a scale, fewer heads of k and v, masks of floats. Notes for the verdict."""
     subject, binding = trial.subject, trial.binding
@@ -190,6 +208,7 @@ def try_options(trial: Trial) -> None:
         says = masks.meaning_of(binding.argument("mask"), subject.thing, binding.function)
         ways.append((binding.argument("mask"), functools.partial(_floats, trial, tensors, torchs or "added" in says)))
     with contextlib.suppress(Skipped, *FAILURES):
+        subject.helpers["callers"] += _beside(trial, tensors)
         if ways and not _same(_out(trial, tensors), _formula(tensors, 1 / np.sqrt(tensors["q"].shape[-1]))):
             return
         for name, way in ways:
