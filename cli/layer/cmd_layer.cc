@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 
@@ -96,17 +97,26 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
   return layer;
 }
 
-/// Without --mask-axes the layer knows what the axes of its masks are, where only one reading fits.
-DenseMasks::Make axes_of(const nn::Layer& layer) {
-  return [&layer](std::string_view option, const std::string& path, const Tensor<std::uint8_t>& dense, bool keeps) {
-    if (dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
+/// Both files as one mask, which borrows what `held` holds. Without --mask-axes the layer knows what the axes are,
+/// where only one reading fits.
+Mask load_masks(const DenseMaskOptions& options, const nn::Layer& layer, std::array<Tensor<std::uint8_t>, 2>& held) {
+  Mask mask;
+  for (const bool keeps : {true, false}) {
+    const std::string option = keeps ? "--keep" : "--drop";
+    const std::string& path = keeps ? options.keep : options.drop;
+    if (path.empty()) continue;
+    const Tensor<std::uint8_t>& dense = held[keeps ? 0 : 1] = to_bool(load_npy(option, path));
+    const std::string file = option + " " + escaped(path);
+    if (options.axes.empty() && dense.rank() == 2 && dense.size(0) == dense.size(1) && dense.size(0) > 1) {
       throw UsageError(
-          std::string(option) + " " + escaped(path) +
+          file +
           ": a square mask fits two readings: add --mask-axes bk for [B, Tk] or --mask-axes qk for [Tq, Tk]: got " +
           dense.shape());
     }
-    return about_file(option, path, [&] { return keeps ? layer.keep(dense) : layer.drop(dense); });
-  };
+    mask = mask & (options.axes.empty() ? about(file, [&] { return keeps ? layer.keep(dense) : layer.drop(dense); })
+                                        : dense_mask(file, dense, options.axes, keeps));
+  }
+  return mask;
 }
 
 /// y; weights and gradients as they are asked for.
@@ -114,8 +124,8 @@ Tensor<float> run_ladder(const LayerCommandOptions& options, const Tensor<float>
     Tensor<float>& weights, Tensor<float>& applied, StateDict& gradients) {
   const std::unique_ptr<nn::Layer> layer = load(options, x);
   Context context(options.compute.context());
-  DenseMasks dense;
-  nn::ForwardOptions forward{.mask = dense.load(options.dense, axes_of(*layer)),
+  std::array<Tensor<std::uint8_t>, 2> held;
+  nn::ForwardOptions forward{.mask = load_masks(options.dense, *layer, held),
       .causal = options.causal,
       .seed = options.seed.value_or(0),
       .context = &context};

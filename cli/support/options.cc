@@ -2,10 +2,10 @@
 
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "core/cpu.h"
-#include "support/files.h"
 
 namespace qkv::cli {
 
@@ -100,20 +100,6 @@ Mask dense_mask(std::string_view option, const Tensor<std::uint8_t>& dense, cons
   if (dense.rank() != rank) throw refuse("--mask-axes " + axes + " names " + std::to_string(rank) + " axes");
   if (rank == 2) return made(dense.view<2>(), which);
   return made(dense.view<3>(), which);
-}
-
-Mask DenseMasks::load(const DenseMaskOptions& options, const Make& make) {
-  Mask mask;
-  const auto add = [&](std::string_view option, const std::string& path, Tensor<std::uint8_t>& dense, bool keeps) {
-    if (path.empty()) return;
-    dense = to_bool(load_npy(option, path));
-    mask = mask &
-           (options.axes.empty() ? make(option, path, dense, keeps)
-                                 : dense_mask(std::string(option) + " " + escaped(path), dense, options.axes, keeps));
-  };
-  add("--keep", options.keep, keep, true);
-  add("--drop", options.drop, drop, false);
-  return mask;
 }
 
 RotaryChoice parse_rotary(const std::string& text) {

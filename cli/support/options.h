@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -70,15 +69,6 @@ struct DenseMaskOptions {
 /// A keep or drop mask from a tensor, which the mask borrows: four axes, or fewer with their names (empty: none were
 /// given).
 Mask dense_mask(std::string_view option, const Tensor<std::uint8_t>& dense, const std::string& axes, bool keep);
-/// Both files as one mask, which borrows what this holds.
-struct DenseMasks {
-  Tensor<std::uint8_t> keep, drop;
-  using Make =
-      std::function<Mask(std::string_view option, const std::string& path, const Tensor<std::uint8_t>&, bool keep)>;
-
-  /// dense_mask; without --mask-axes `make`.
-  Mask load(const DenseMaskOptions& options, const Make& make);
-};
 
 struct RotaryChoice {
   RotaryOptions options;
