@@ -78,11 +78,6 @@ Forward<T> attention_forward(View<const T, 4> q, View<const T, 4> k, View<const 
 }
 
 template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
-    View<const T, 4> dout, View<const T, 3> dlse, const Options<T>& options) {
-  return attention_backward(q, k, v, dout, dlse, options, attention_forward(q, k, v, options));
-}
-
-template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
     View<const T, 4> dout, View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward) {
   const Scores<T> scores{q, k, options};
   const Index batch = q.size(0), num_heads = q.size(1), q_len = q.size(2), kv_len = k.size(2), head_dim = q.size(3);
@@ -154,8 +149,6 @@ Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>
 
 #define QKV_REFERENCE(T)                                                                                             \
   template Forward<T> attention_forward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, const Options<T>&); \
-  template Backward<T> attention_backward<T>(                                                                        \
-      View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 3>, const Options<T>&);  \
   template Backward<T> attention_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, View<const T, 4>, \
       View<const T, 3>, const Options<T>&, const Forward<T>&);                                                       \
   template Tensor<T> reduce_to_bias<T>(const Tensor<T>&, const View<const T, 4>::Sizes&);

@@ -55,12 +55,15 @@ template <class T> struct Backward {
 template <class T> Forward<T> attention_forward(
     View<const T, 4> q, View<const T, 4> k, View<const T, 4> v, const Options<T>& options = {});
 
-/// Gradients of sum(out * dout) + sum(lse * dlse). dout [B, H, Tq, Dv]; dlse [B, H, Tq] or null.
-template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
-    View<const T, 4> dout, View<const T, 3> dlse = {}, const Options<T>& options = {});
-/// The same with what forward gave for q, k, v and options.
+/// Gradients of sum(out * dout) + sum(lse * dlse) with what forward gave for q, k, v and options. dout [B, H, Tq, Dv];
+/// dlse [B, H, Tq] or null.
 template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
     View<const T, 4> dout, View<const T, 3> dlse, const Options<T>& options, const Forward<T>& forward);
+/// The same, forward first.
+template <class T> Backward<T> attention_backward(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
+    View<const T, 4> dout, View<const T, 3> dlse = {}, const Options<T>& options = {}) {
+  return attention_backward(q, k, v, dout, dlse, options, attention_forward(q, k, v, options));
+}
 
 /// dbias [B, H, Tq, Tk] summed over every axis on which the bias is broadcast.
 template <class T> Tensor<T> reduce_to_bias(const Tensor<T>& dbias, const typename View<const T, 4>::Sizes& bias_sizes);

@@ -100,12 +100,6 @@ template <class T> Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, 
 
 template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
     View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
-    const Options<T>& options) {
-  return attention_double_backward(q, k, v, dout, dlse, cotangents, options, attention_forward(q, k, v, options));
-}
-
-template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
-    View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
     const Options<T>& options, const Forward<T>& forward) {
   const Scores<T> scores{q, k, options};
   const Index kv_len = k.size(2), head_dim = q.size(3);
@@ -178,8 +172,6 @@ template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> 
 #define QKV_REFERENCE(T)                                                                                        \
   template Jvp<T> attention_jvp<T>(                                                                             \
       View<const T, 4>, View<const T, 4>, View<const T, 4>, const Tangents<T>&, const Options<T>&);             \
-  template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, \
-      View<const T, 4>, View<const T, 3>, const Tangents<T>&, const Options<T>&);                               \
   template DoubleBackward<T> attention_double_backward<T>(View<const T, 4>, View<const T, 4>, View<const T, 4>, \
       View<const T, 4>, View<const T, 3>, const Tangents<T>&, const Options<T>&, const Forward<T>&);
 QKV_REFERENCE(float)

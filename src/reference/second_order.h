@@ -36,13 +36,16 @@ template <class T> struct DoubleBackward {
 template <class T> Jvp<T> attention_jvp(View<const T, 4> q, View<const T, 4> k, View<const T, 4> v,
     const Tangents<T>& tangents, const Options<T>& options = {});
 
-/// Gradients of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias> with respect to every input of attention_backward.
-template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
-    View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
-    const Options<T>& options = {});
-/// The same with what forward gave for q, k, v and options. Its dout and dlse are jvp's out and lse.
+/// Gradients of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias> with respect to every input of attention_backward,
+/// with what forward gave for q, k, v and options. Its dout and dlse are jvp's out and lse.
 template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
     View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
     const Options<T>& options, const Forward<T>& forward);
+/// The same, forward first.
+template <class T> DoubleBackward<T> attention_double_backward(View<const T, 4> q, View<const T, 4> k,
+    View<const T, 4> v, View<const T, 4> dout, View<const T, 3> dlse, const Tangents<T>& cotangents,
+    const Options<T>& options = {}) {
+  return attention_double_backward(q, k, v, dout, dlse, cotangents, options, attention_forward(q, k, v, options));
+}
 
 }  // namespace qkv::inline v0::reference
