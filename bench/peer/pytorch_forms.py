@@ -35,10 +35,10 @@ def packed(case):
         if backward:
             yield name, (_gradients(out, inputs, douts), error)
         else:
-            yield name, (_inference(attend), error)
+            yield name, (inference(attend), error)
 
 
-def _inference(attend):
+def inference(attend):
     def run():
         with torch.inference_mode():
             return attend()
@@ -107,7 +107,7 @@ def hybrid(case):
             x.requires_grad_()
         yield "transformers' torch path", (_gradients(call(*inputs), inputs, dout), error)
     else:
-        yield "transformers' torch path", (_inference(lambda: call(*inputs)), error)
+        yield "transformers' torch path", (inference(lambda: call(*inputs)), error)
 
 
 def _gated_inputs(length, case):

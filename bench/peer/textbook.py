@@ -6,13 +6,15 @@ import numpy as np
 TOLERANCE = {"f32": 256 * 2.0**-23, "bf16": 6 * 2.0**-8, "f16": 6 * 2.0**-11, "int8": 0.1, "int4": 0.4}  # fp8 is the coarsest of 8 bits
 
 
+def _draws(seed):
+    """draw(*sizes): numbers in [-1, 1] as f32."""
+    random = np.random.default_rng(seed)
+    return lambda *sizes: random.uniform(-1, 1, sizes).astype(np.float32)
+
+
 def numbers(case, seed=17):
     """q, k, v, dout in [-1, 1] as f32."""
-    random = np.random.default_rng(seed)
-
-    def draw(*sizes):
-        return random.uniform(-1, 1, sizes).astype(np.float32)
-
+    draw = _draws(seed)
     q = draw(case.batch, case.heads, case.q_len, case.head_dim)
     k = draw(case.batch, case.hkv, case.tk, case.head_dim)
     v = draw(case.batch, case.hkv, case.tk, case.head_dim)
@@ -21,12 +23,7 @@ def numbers(case, seed=17):
 
 def linear_numbers(case, seed=19):
     """x [rows, E], weight [E, E], bias [E], dy [rows, E] as f32: y = x weight^T + bias."""
-    random = np.random.default_rng(seed)
-    width = case.embed_dim
-
-    def draw(*sizes):
-        return random.uniform(-1, 1, sizes).astype(np.float32)
-
+    draw, width = _draws(seed), case.embed_dim
     return draw(case.q_len, width), draw(width, width) / np.float32(np.sqrt(width)), draw(width), draw(case.q_len, width)
 
 
@@ -51,7 +48,7 @@ def keep_of(case, rows=None):
 
 def bias_of(case, seed=18):
     """[1, H, Tq, Tk]"""
-    return np.random.default_rng(seed).uniform(-1, 1, (1, case.heads, case.q_len, case.tk)).astype(np.float32)
+    return _draws(seed)(1, case.heads, case.q_len, case.tk)
 
 
 def weights_of(q, k, keep=None, bias=None):
@@ -87,14 +84,10 @@ def caches(case, inputs, copy):
 
 def layer_numbers(case):
     """x [B, T, E] of an attention layer; its weight [3, E, E], bias [3, E], output's weight and bias."""
-    random = np.random.default_rng(17)
-    width = case.embed_dim
-
-    def draw(*sizes):
-        return random.uniform(-1, 1, sizes).astype(np.float32) / np.float32(np.sqrt(width))
-
-    parameters = draw(3, width, width), draw(3, width), draw(width, width), draw(width)
-    return random.uniform(-1, 1, (case.batch, case.q_len, width)).astype(np.float32), parameters
+    draw, width = _draws(17), case.embed_dim
+    shapes = (3, width, width), (3, width), (width, width), (width,)
+    parameters = [draw(*sizes) / np.float32(np.sqrt(width)) for sizes in shapes]
+    return draw(case.batch, case.q_len, width), parameters
 
 
 def layer(case, x, weight, bias, out_weight, out_bias):

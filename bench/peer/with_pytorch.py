@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from . import pytorch_forms, textbook, toy
+from .pytorch_forms import inference
 
 KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "math": SDPBackend.MATH}
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -77,14 +78,6 @@ def _row_error(case, out, *qkv):
     return textbook.row_error(case, _numpy(out), *map(_numpy, qkv))
 
 
-def _inference(call):
-    def run():
-        with torch.inference_mode():
-            return call()
-
-    return run
-
-
 def _sdpa(kernel, *inputs, **options):
     with sdpa_kernel(kernel):
         return sdpa(*inputs, **options)
@@ -93,7 +86,7 @@ def _sdpa(kernel, *inputs, **options):
 def _forward(case):
     q, k, v, _ = _tensors(case)
     for name, kernel in _kernels(case).items():
-        run = _inference(lambda kernel=kernel: _sdpa(kernel, q, k, v, is_causal=case.causal))
+        run = inference(lambda kernel=kernel: _sdpa(kernel, q, k, v, is_causal=case.causal))
         yield name, (run, _row_error(case, run(), q, k, v))
 
 
@@ -113,7 +106,7 @@ def _decode(case):
         }
         for label, call in calls.items():
             with contextlib.suppress(RuntimeError):
-                yield f"{name}, {label}", (_inference(call), _row_error(case, _inference(call)(), q, k, v))
+                yield f"{name}, {label}", (inference(call), _row_error(case, inference(call)(), q, k, v))
 
 
 def _options(case):
@@ -170,7 +163,7 @@ def _weights(case):
         weights = torch.softmax((q * case.head_dim**-0.5) @ k.transpose(-1, -2), -1)
         return weights @ v, weights
 
-    run = _inference(both)
+    run = inference(both)
     yield "textbook", (run, _row_error(case, run()[0], q, k, v))
 
 
@@ -178,7 +171,7 @@ def _linear(case):
     """Forward, or backward on a retained graph."""
     x, weight, bias, dy = (torch.from_numpy(array).to(_dtype(case)) for array in textbook.linear_numbers(case))
     if case.kind == "linear":
-        run = _inference(lambda: torch.nn.functional.linear(x, weight, bias))
+        run = inference(lambda: torch.nn.functional.linear(x, weight, bias))
         exact = textbook.linear(_numpy(x), _numpy(weight), _numpy(bias))
         yield "F.linear", (run, textbook.difference(_numpy(run()), exact))
         return
@@ -217,7 +210,7 @@ def _layer(case):
         calls = _bf16_layers(layer, x)
         dy = dy.bfloat16()
     for name, call in calls.items():
-        run = (lambda call=call: call().backward(dy)) if train else _inference(call)
+        run = (lambda call=call: call().backward(dy)) if train else inference(call)
         yield name, (run, textbook.difference(_numpy(call()), exact))
 
 
