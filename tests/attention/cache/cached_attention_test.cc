@@ -137,6 +137,11 @@ TYPED_TEST(CachedAttention, MasksMeetTheLengths) {
   expect(Mask::sliding(50, Align::kBottomRight),
       [&](Index b, Index, Index i, Index j) { return j <= position(b, i) && j > position(b, i) - 50; });
   expect(Mask::causal(Align::kTopLeft), [&](Index, Index, Index i, Index j) { return j <= i; });
+  const std::vector<Index> begins = {10, 0, 100};
+  const auto begun = [&](Index b, Index, Index, Index j) { return j >= begins[static_cast<std::size_t>(b)]; };
+  expect(Mask::key_starts(begins), begun);
+  expect(Mask::key_starts(begins) & Mask::causal(Align::kBottomRight),
+      [&](Index b, Index, Index i, Index j) { return begun(b, 0, i, j) && j <= position(b, i); });
 }
 
 /// No first keys; some in the middle of a chunk, of a page, alone, more than the window, none of them overwritten.

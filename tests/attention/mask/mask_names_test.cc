@@ -9,10 +9,8 @@
 #include <cstdlib>
 
 #include "qkv/attention.h"
-#include "qkv/kv_cache.h"
 #include "reference/attention.h"
 #include "support/index.h"
-#include "support/random.h"
 
 namespace qkv::test {
 namespace {
@@ -101,50 +99,6 @@ TEST(MaskNames, XFormersBlockDiagonal) {
       Mask::documents(q, k, Mask::sliding(2, Align::kBottomRight)), sizes, in_documents(q, k, local_causal(2, true)));
 }
 
-/// Each document is a sequence whose keys lie in the pages that a block table names; the mask is that of its own
-/// positions.
-TEST(MaskNames, XFormersPaged) {
-  constexpr Index kBatch = 4, kQueries = 2, kPage = 2, kPages = 12, kWidth = 8;
-  const Offsets lengths = {2, 3, 6, 5}, begins = {0, 1, 3, 2};
-  const Index pages[] = {7, 7, 7, 0, 11, 11, 4, 2, 9, 5, 10, 3};  // [B, 3]; what no key needs is any
-  const View<const Index, 2> table(pages, {kBatch, 3});
-  Random random(17);
-  Tensor<double> q({kBatch, 1, kQueries, kWidth}), k({kPages, 1, kPage, kWidth}), out({kBatch, 1, kQueries, kWidth});
-  for (Tensor<double>* tensor : {&q, &k}) {
-    for (double& x : tensor->span()) x = random.symmetric();
-  }
-  const View<const double, 4> queries = q, keys = k;
-  const auto expect_paged = [&](const char* name, const Mask& mask, const auto& definition) {
-    SCOPED_TRACE(name);
-    attention_forward(q, KeyValue::paged(keys, keys, table, lengths), {.out = out}, {.mask = mask});
-    for (Index b = 0; b < kBatch; ++b) {
-      const Index length = lengths[static_cast<std::size_t>(b)];
-      Tensor<double> own({1, 1, length, kWidth}), alone({1, 1, kQueries, kWidth});
-      Tensor<std::uint8_t> keep({1, 1, kQueries, length});
-      for (Index j = 0; j < length; ++j) {
-        std::copy_n(&keys(table(b, j / kPage), 0, j % kPage, 0), kWidth, own.data() + j * kWidth);
-        for (Index i = 0; i < kQueries; ++i) keep.data()[i * length + j] = definition(b, i, j, length);
-      }
-      attention_forward(queries.sliced(0, b, b + 1), own, own, {.out = alone},
-          {.mask = Mask::keep(View<const std::uint8_t, 4>(keep))});
-      const double* own_out = out.data() + b * kQueries * kWidth;
-      for (Index n = 0; n < alone.count(); ++n) EXPECT_NEAR(own_out[n], alone.data()[n], 1e-14) << "document " << b;
-    }
-  };
-  const auto begin_of = [&](Index b) { return begins[static_cast<std::size_t>(b)]; };
-  expect_paged("PagedBlockDiagonalPaddedKeysMask", Mask(), [](Index, Index, Index, Index) { return true; });
-  expect_paged("PagedBlockDiagonalCausalWithOffsetPaddedKeysMask", Mask::causal(Align::kBottomRight),
-      [](Index, Index i, Index j, Index length) { return tril_bottom_right(i, j, kQueries, length); });
-  expect_paged("PagedBlockDiagonalCausalLocalPaddedKeysMask(3)", Mask::sliding(3, Align::kBottomRight),
-      [](Index, Index i, Index j, Index length) { return local_causal(3, true)(i, j, kQueries, length); });
-  expect_paged("PagedBlockDiagonalGappyKeysMask", Mask::key_starts(begins),
-      [&](Index b, Index, Index j, Index) { return j >= begin_of(b); });
-  expect_paged("PagedBlockDiagonalCausalWithOffsetGappyKeysMask",
-      Mask::key_starts(begins) & Mask::causal(Align::kBottomRight), [&](Index b, Index i, Index j, Index length) {
-        return j >= begin_of(b) && tril_bottom_right(i, j, kQueries, length);
-      });
-}
-
 TEST(MaskNames, HuggingFaceFunctions) {
   const Index length = 23;
   const std::array<Index, 4> sizes = {2, 1, length, length};
@@ -226,14 +180,6 @@ TEST(MaskNames, FlexAttentionAndItsGym) {
     const Index center_x = std::clamp<Index>(x(q), 1, 4), center_y = std::clamp<Index>(y(q), 1, 2);
     return std::abs(center_x - x(kv)) <= 1 && std::abs(center_y - y(kv)) <= 1;
   };
-  expect_named("natten_mask_mod", Mask::mask_mod(natten), sizes, natten);
-  // Flamingo's cross-attention: four keys per image, attended by the queries of its interval.
-  const auto flamingo = [](Index, Index, Index q, Index kv) {
-    constexpr std::array<std::array<Index, 2>, 6> intervals = {{{0, 7}, {1, 7}, {7, 12}, {12, 20}, {14, 24}, {0, 24}}};
-    const auto& interval = intervals[static_cast<std::size_t>(kv / 4)];
-    return q >= interval[0] && q < interval[1];
-  };
-  expect_named("vision_cross_attention_mask_mod", Mask::mask_mod(flamingo), sizes, flamingo);
   const BlockMap map =
       block_map(Mask::mask_mod(natten), {.q_len = length, .kv_len = length, .q_block = 4, .kv_block = 4});
   EXPECT_LT(map.density(), 1);
