@@ -1,6 +1,5 @@
 // Forward mode and double backward: the oracle by finite differences, the library against the oracle over the case list
-// within computed bounds, its duality with backward. Equal bits: relations_test.cc, the form
-// derivatives.
+// within computed bounds. Equal bits: relations_test.cc, the form derivatives.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -180,34 +179,6 @@ TYPED_TEST(SecondOrderBits, NanReachesWhatTheReferenceSays) {
         EXPECT_TRUE(expectation.holds(result, name, worst));
       });
     }
-  }
-}
-
-/// <u, backward(dout, dlse)> = <jvp(u), (dout, dlse)> in f64, on sizes that take many tiles.
-TEST(SecondOrder, ForwardModeIsTheTransposeOfBackward) {
-  for (const MaskKind mask : {MaskKind::kNone, MaskKind::kCausalBottomRight, MaskKind::kWindow}) {
-    AttentionCase each{2, 4, 2, 300, 520, 40, 24, mask, BiasKind::kHeads};
-    each.softcap = 5, each.dropout = 0.1, each.seed = 10;
-    const Problem<double> p(each);
-    const SecondProblem<double> problem(p);
-    for_each_isa(2, [&](Context& context) {
-      SecondResult<double> result(problem);
-      result.run(problem, context);
-      result.first.run_backward(p, context);
-      double left = 0, right = 0, size = 0;
-      const auto add = [&size](double& sum, const auto& a, const auto& b) {
-        const Tensor<double> x = copy_as<double>(a), y = copy_as<double>(b);
-        for (Index n = 0; n < x.count(); ++n)
-          sum += x.data()[n] * y.data()[n], size += std::abs(x.data()[n] * y.data()[n]);
-      };
-      add(left, problem.tangents.q, result.first.gradients.views[0]);
-      add(left, problem.tangents.k, result.first.gradients.views[1]);
-      add(left, problem.tangents.v, result.first.gradients.views[2]);
-      add(left, problem.tangents.bias, View<double, 4>(result.first.dbias));
-      add(right, p.dout.view, result.tout.view);
-      add(right, View<const double, 3>(p.dlse), View<double, 3>(result.tlse));
-      EXPECT_NEAR(left, right, 1e-13 * size);
-    });
   }
 }
 
