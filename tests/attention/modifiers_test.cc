@@ -83,34 +83,6 @@ TYPED_TEST(Modifiers, ASinkOfMinusInfinityIsNone) {
   }
 }
 
-TYPED_TEST(Modifiers, ARowWithASinkIsNeverEmpty) {
-  using T = TypeParam;
-  using Sum = Accumulator<T>;
-  AttentionCase each = small_case(37, 80);
-  each.mask = MaskKind::kDropAll;
-  each.empty_row = EmptyRow::kNaN;
-  each.sinks = SinkKind::kUniform;
-  const Problem<T> problem(each);
-  for_each_isa(2, [&](Context& context) {
-    Result<T> result(problem);
-    result.run(problem, context);
-    const Tensor<double> out = copy_as<double>(result.out.view);
-    for (const double x : out.span()) EXPECT_EQ(x, 0);
-    for (const Sum x : result.weights.span()) EXPECT_EQ(x, 0);
-    for (Index h = 0; h < 4; ++h) {
-      double wanted = 0;  // lse is the sink, so dlse reaches it
-      for (Index b = 0; b < 2; ++b) {
-        for (Index i = 0; i < 37; ++i) {
-          EXPECT_FLOAT_EQ(
-              static_cast<float>(View<Sum, 3>(result.lse)(b, h, i)), static_cast<float>(problem.sinks.data()[h]));
-          wanted += static_cast<double>(View<const Sum, 3>(problem.dlse)(b, h, i));
-        }
-      }
-      EXPECT_NEAR(static_cast<double>(result.dsinks.data()[h]), wanted, 1e-4);
-    }
-  });
-}
-
 /// All weight is the sink's where no key is kept, of a sink of any size.
 TEST(Modifiers, TheGradientOfASinkAlone) {
   const std::vector<Index> none{0};

@@ -102,6 +102,7 @@ std::vector<AttentionCase> edge_cases() {
   add(2, 2, 1, 0, 5, 8, 3).position = PositionKind::kT5;
   add(1, 2, 2, 130, 70, 16, 16).sinks = SinkKind::kUniform;
   cases.back().mask = MaskKind::kCausalBottomRight;  // rows that see only the sink
+  cases.back().empty_row = EmptyRow::kNaN;           // and are not empty
   add(1, 8, 2, 1, 4096, 128, 128).mask = MaskKind::kCausalBottomRight;
   add(1, 1, 1, 700, 700, 4, 4).mask = MaskKind::kCausal;
   add(1, 2, 1, 600, 900, 5, 7).mask = MaskKind::kWindow;
