@@ -10,7 +10,6 @@
 #include "qkv/attention.h"
 #include "support/cases/caches.h"
 #include "support/isas.h"
-#include "support/random.h"
 
 namespace qkv::test {
 namespace {
@@ -20,13 +19,6 @@ constexpr int kCallers = 4, kRounds = 3;
 struct Stop : std::runtime_error {
   Stop() : std::runtime_error("the callback stops here") {}
 };
-
-Tensor<float> some(const std::vector<Index>& sizes, std::uint64_t seed) {
-  Tensor<float> made(sizes);
-  Random random(seed);
-  for (float& x : made.span()) x = static_cast<float>(random.symmetric());
-  return made;
-}
 
 /// Runs body(caller) on several threads, all of which begin together.
 template <class Body> void at_once(const Body& body) {
@@ -43,12 +35,13 @@ template <class Body> void at_once(const Body& body) {
 
 TEST(Concurrent, CallersReadOneCache) {
   constexpr Index batch = 2, heads = 2, length = 300, width = 16;
-  Tensor<float> k = some({batch, heads, length, width}, 1), v = some({batch, heads, length, width}, 2);
+  Tensor<float> k = random_tensor({batch, heads, length, width}, 1),
+                v = random_tensor({batch, heads, length, width}, 2);
   for (const CacheStorage storage : {CacheStorage::kF32, CacheStorage::kInt8}) {
     for (const CacheKind kind : {CacheKind::kContiguous, CacheKind::kPages16}) {
       const KVCache cache = cache_of<float>(kind, storage, k.view<4>(), v.view<4>());
       for (const Index q_len : {Index{1}, Index{40}}) {  // decode, tiles
-        const Tensor<float> q = some({batch, 2 * heads, q_len, width}, 3);
+        const Tensor<float> q = random_tensor({batch, 2 * heads, q_len, width}, 3);
         const auto answer = [&](Context& context) {
           Tensor<float> out({batch, 2 * heads, q_len, width}), lse({batch, 2 * heads, q_len});
           attention_forward(q, cache.key_value(), {.out = out, .lse = lse}, {.mask = Mask::first(length - 7)}, context);
@@ -70,7 +63,7 @@ TEST(Concurrent, CallersReadOneCache) {
 
 TEST(Concurrent, WhatACallbackThrowsReachesItsOwnCaller) {
   constexpr Index length = 150, width = 8;
-  const Tensor<float> q = some({2, 2, length, width}, 4), dout = some({2, 2, length, width}, 5);
+  const Tensor<float> q = random_tensor({2, 2, length, width}, 4), dout = random_tensor({2, 2, length, width}, 5);
   const auto gradients = [&](const Mask& mask, Context& context) {
     Tensor<float> out({2, 2, length, width}), lse({2, 2, length});
     Tensor<float> dq({2, 2, length, width}), dk({2, 2, length, width}), dv({2, 2, length, width});

@@ -24,7 +24,7 @@ TYPED_TEST(RotaryTyped, TurnsAndTurnsBack) {
 
 TYPED_TEST(RotaryTyped, SameBitsForAnyNumberOfThreads) {
   using T = TypeParam;
-  const Tensor<T> x = random_heads<T>({3, 4, 70, 64});
+  const Tensor<T> x = random_tensor<T>({3, 4, 70, 64}, 3);
   const Rotary rotary(64);
   Tensor<T> one(x.sizes());
   Context serial({.threads = 1});
@@ -40,7 +40,7 @@ TYPED_TEST(RotaryTyped, SameBitsForAnyNumberOfThreads) {
 
 /// [B, T, H, D] and rows with a gap: only the turned columns of the given heads change.
 TEST(Rotary, StridedViewsAndUntouchedColumns) {
-  Tensor<double> projected = random_heads<double>({1, 2, 6, 5 * 8});
+  Tensor<double> projected = random_tensor<double>({1, 2, 6, 5 * 8}, 3);
   const Tensor<double> before = projected.clone();
   const View<double, 3> rows{projected.data(), {2, 6, 40}};  // five heads side by side
   const View<double, 4> heads = split_heads(rows.sliced(2, 8, 24), 2);
@@ -96,7 +96,7 @@ TYPED_TEST(RotaryTyped, TablesAreTheirAngles) {
     }
     const Rotary by_table(kWidth, View<const double, 2>(cosines), View<const double, 2>(sines), layout);
     EXPECT_EQ(by_table.rotary_dim(), 2 * kPairs);
-    const Tensor<T> x = random_heads<T>({2, 3, 7, kWidth});
+    const Tensor<T> x = random_tensor<T>({2, 3, 7, kWidth}, 3);
     const Index ids[] = {39, 0, 3, 3, 17, 20, 1};
     for (const RotaryPositions& positions : {RotaryPositions{.offset = 33}, RotaryPositions{.ids = {ids, {1, 7}}}}) {
       Tensor<T> expected(x.sizes()), got(x.sizes());
@@ -123,7 +123,7 @@ TEST(Rotary, TablesOfAnyNumbersHaveATranspose) {
     sines.data()[n] = static_cast<float>(n % 5) / 2;
   }
   const Rotary rotary(8, View<const float, 2>(cosines), View<const float, 2>(sines));
-  const Tensor<double> x = random_heads<double>({1, 2, 9, 8});
+  const Tensor<double> x = random_tensor<double>({1, 2, 9, 8}, 3);
   Tensor<double> g(x.sizes()), y(x.sizes()), back(x.sizes());
   for (Index n = 0; n < g.count(); ++n) g.data()[n] = std::sin(static_cast<double>(n));
   rotary.forward(x, y);

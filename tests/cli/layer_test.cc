@@ -3,7 +3,7 @@
 
 #include "cli/tool.h"
 #include "qkv/io/safetensors.h"
-#include "support/random.h"
+#include "support/storage.h"
 
 namespace qkv::test {
 namespace {
@@ -47,13 +47,6 @@ class LayerTool : public ToolTest {
  protected:
   static constexpr Index kBatch = 3, kLength = 4, kWidth = 8;
 
-  static Tensor<float> numbers(std::vector<Index> sizes, std::uint64_t seed) {
-    Tensor<float> made(std::move(sizes));
-    Random random(seed);
-    for (float& value : made.span()) value = static_cast<float>(random.symmetric());
-    return made;
-  }
-
   /// The files of a layer, and the command line that runs it.
   Words prepare(nn::Layer& layer, const Words& more = {}) const {
     std::uint64_t seed = 3;
@@ -61,8 +54,8 @@ class LayerTool : public ToolTest {
       for (Random random(seed++); float& value : one.value) value = static_cast<float>(random.symmetric());
     }
     io::save_safetensors(path("s.safetensors"), layer.state_dict());
-    save("x.npy", numbers({kBatch, kLength, kWidth}, 1));
-    save("g.npy", numbers({kBatch, kLength, layer.output_dim()}, 2));
+    save("x.npy", random_tensor({kBatch, kLength, kWidth}, 1));
+    save("g.npy", random_tensor({kBatch, kLength, layer.output_dim()}, 2));
     return Words{"layer", std::string(layer.name())} +
            "--state s.safetensors --x x.npy --out y.npy --dout g.npy --grads grads.safetensors" + more;
   }

@@ -9,7 +9,6 @@
 #include "support/checks/expect.h"
 #include "support/errors.h"
 #include "support/isas.h"
-#include "support/random.h"
 #include "support/storage.h"
 
 namespace qkv::test {
@@ -18,13 +17,6 @@ namespace {
 template <class T> class MergeRanks : public testing::Test {};
 TYPED_TEST_SUITE(MergeRanks, StorageTypes);
 
-template <class T> Tensor<T> random_numbers(std::vector<Index> sizes, std::uint64_t seed) {
-  Tensor<T> x(std::move(sizes));
-  Random random(seed);
-  for (T& number : x.span()) number = number_as<T>(random.symmetric());
-  return x;
-}
-
 // Keys 0..99 on rank 0, 100..129 on rank 1, none on rank 2: decode of one query, and of a few.
 TYPED_TEST(MergeRanks, IsTheMergeOfTheParts) {
   using T = TypeParam;
@@ -32,8 +24,8 @@ TYPED_TEST(MergeRanks, IsTheMergeOfTheParts) {
   constexpr int ranks = 3;
   constexpr std::array<Index, ranks + 1> cuts{0, 100, 130, 130};
   for (const Index queries : {1, 5}) {
-    const Tensor<T> q = random_numbers<T>({2, 4, queries, 16}, 1), k = random_numbers<T>({2, 2, 130, 16}, 2),
-                    v = random_numbers<T>({2, 2, 130, 8}, 3);
+    const Tensor<T> q = random_tensor<T>({2, 4, queries, 16}, 1), k = random_tensor<T>({2, 2, 130, 16}, 2),
+                    v = random_tensor<T>({2, 2, 130, 8}, 3);
     std::vector<Tensor<T>> outs;
     std::vector<Tensor<Sum>> lses;
     for (std::size_t rank = 0; rank < ranks; ++rank) {

@@ -15,16 +15,9 @@
 #include "qkv/nn/nn.h"
 #include "support/errors.h"
 #include "support/moments.h"
-#include "support/random.h"
+#include "support/storage.h"
 
 namespace qkv::test {
-
-inline Tensor<float> random_tensor(std::vector<Index> sizes, std::uint64_t seed) {
-  Tensor<float> tensor(std::move(sizes));
-  Random random(seed);
-  for (float& value : tensor.span()) value = static_cast<float>(random.symmetric());
-  return tensor;
-}
 
 inline Tensor<BFloat16> rounded(const Tensor<float>& x) {
   Tensor<BFloat16> to(x.sizes());

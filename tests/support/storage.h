@@ -12,6 +12,7 @@
 #include "qkv/tensor.h"
 #include "qkv/view.h"
 #include "support/index.h"
+#include "support/random.h"
 
 namespace qkv::test {
 
@@ -119,6 +120,14 @@ template <class To, class From> Tensor<To> converted(const Tensor<From>& from) {
   return to;
 }
 template <class From> Tensor<double> widened(const Tensor<From>& from) { return converted<double>(from); }
+
+/// Numbers in [-1, 1).
+template <class T = float> Tensor<T> random_tensor(std::vector<Index> sizes, std::uint64_t seed) {
+  Tensor<T> tensor(std::move(sizes));
+  Random random(seed);
+  for (T& x : tensor.span()) x = number_as<T>(random.symmetric());
+  return tensor;
+}
 
 /// The elements of a view as a contiguous tensor of another type.
 template <class To, class From, int Rank> Tensor<To> copy_as(const View<From, Rank>& view) {

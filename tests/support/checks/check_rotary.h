@@ -4,7 +4,6 @@
 #include "qkv/rotary.h"
 #include "support/checks/expect.h"
 #include "support/isas.h"
-#include "support/random.h"
 
 namespace qkv::test {
 
@@ -47,16 +46,9 @@ template <class T> void expect_turned(
   }
 }
 
-template <class T> Tensor<T> random_heads(std::vector<Index> sizes) {
-  Tensor<T> x(std::move(sizes));
-  Random random(3);
-  for (T& value : x.span()) value = number_as<T>(random.symmetric());
-  return x;
-}
-
 /// x [2, 3, 5, width], at positions of every kind.
 template <class T> void check_rotary(Index width, const RotaryOptions& options, int threads) {
-  const Tensor<T> x = random_heads<T>({2, 3, 5, width});
+  const Tensor<T> x = random_tensor<T>({2, 3, 5, width}, 3);
   const std::vector<Index> offsets{7, 100000};
   Tensor<Index> ids({2, 5}), shared({1, 5});
   for (Index n = 0; n < 10; ++n) ids.data()[n] = (n * 37) % 11;
