@@ -54,6 +54,8 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
   using T = TypeParam;
   AttentionCase each{2, 4, 2, 19, 300, 24, 17};
   each.bias = BiasKind::kWithInfinity;
+  each.sinks = SinkKind::kUniform;  // one part more, of which out and lse are views that repeat
+  const Tensor<T> zero({1});
   for (const Fill fill : {Fill::kUniform, Fill::kHugeLogits, Fill::kOneHot}) {
     each.fill = fill;
     const Problem<T> problem(each);
@@ -66,12 +68,17 @@ TYPED_TEST(Merge, SplitKeysAreTheUnsplitOnes) {
         parts.add({2, 4, 19, 17});
         AttentionOptions options = problem.options;
         options.bias = problem.bias.sliced(3, cuts[n], cuts[n + 1]);
+        options.sinks = {};
         attention_forward(problem.q(), problem.k().sliced(2, cuts[n], cuts[n + 1]),
             problem.v().sliced(2, cuts[n], cuts[n + 1]), {.out = parts.outs.back(), .lse = parts.lses.back()}, options,
             context);
       }
       Result<T> merged(problem);
-      merge_attention(parts.out_views(), parts.lse_views(), merged.out.view, merged.lse);
+      auto outs = parts.out_views();
+      auto lses = parts.lse_views();
+      outs.push_back({zero.data(), {2, 4, 19, 17}, {0, 0, 0, 0}});
+      lses.push_back({problem.sinks.data(), {2, 4, 19}, {0, 1, 0}});
+      merge_attention(outs, lses, merged.out.view, merged.lse);
       EXPECT_TRUE(expectation.holds_forward(merged, each.name(), worst));
       EXPECT_TRUE(merged.sentinels_intact());
     });

@@ -1,6 +1,5 @@
-// Sinks, position biases and callbacks against what they must equal: a part of a merge, a dense bias; and callbacks
-// that throw. Their values against the oracle are in the list of cases (cases_test.cc), against PyTorch in
-// python/tests.
+// Sinks, position biases and callbacks against what they must equal: none, a dense bias; and callbacks that throw.
+// Their values against the oracle are in the list of cases (cases_test.cc), against PyTorch in python/tests.
 
 #include <atomic>
 #include <stdexcept>
@@ -95,27 +94,6 @@ TEST(Modifiers, TheGradientOfASinkAlone) {
     attention_backward(q, k, k, out, lse, out, {.dsinks = dsinks, .dlse = dlse}, options);
     EXPECT_EQ(dsinks.data()[0], 3) << "sink " << value;
   }
-}
-
-TEST(Modifiers, ASinkIsOnePartOfAMerge) {
-  AttentionCase each = small_case(9, 100);
-  each.sinks = SinkKind::kUniform;
-  const Problem<double> problem(each);
-  Result<double> whole(problem), halves[2] = {Result<double>(problem), Result<double>(problem)}, merged(problem);
-  whole.run_forward(problem, Context::default_context());
-  for (Index n = 0; n < 2; ++n) {
-    const auto half = [n](const View<double, 4>& view) { return view.sliced(2, 50 * n, 50 * n + 50); };
-    attention_forward(
-        problem.q(), half(problem.k()), half(problem.v()), {.out = halves[n].out.view, .lse = halves[n].lse});
-  }
-  const Tensor<double> zeros({1});
-  const View<const double, 4> nothing(zeros.data(), {2, 4, 9, 17}, {0, 0, 0, 0});
-  const View<const double, 3> sinks(problem.sinks.data(), {2, 4, 9}, {0, 1, 0});
-  merge_attention(std::array<View<const double, 4>, 3>{halves[0].out.view, halves[1].out.view, nothing},
-      std::array<View<const double, 3>, 3>{halves[0].lse, halves[1].lse, sinks}, merged.out.view, merged.lse);
-  const Tensor<double> a = copy_as<double>(whole.out.view), b = copy_as<double>(merged.out.view);
-  for (Index n = 0; n < a.count(); ++n) EXPECT_NEAR(a.data()[n], b.data()[n], 1e-14);
-  for (Index n = 0; n < whole.lse.count(); ++n) EXPECT_NEAR(whole.lse.data()[n], merged.lse.data()[n], 1e-14);
 }
 
 TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {
