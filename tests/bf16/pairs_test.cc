@@ -3,21 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "bf16/pair_model.h"
-#include "qkv/context.h"
 #include "simd/bf16_pairs.h"
+#include "simd/this_isa.h"
 
 namespace qkv::test {
 namespace {
 
-class Bf16Pairs : public testing::Test {
- protected:
-  void SetUp() override {
-    for (const Isa isa : supported_isas()) {
-      if (isa_name(isa) == QKV_TEST_ISA) return;
-    }
-    GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
-  }
-};
+class Bf16Pairs : public OnThisIsa {};
 
 TEST_F(Bf16Pairs, AddUpperThenLower) {
   std::mt19937 random(5);

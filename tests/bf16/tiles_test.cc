@@ -8,20 +8,12 @@
 #include "bf16/pair_model.h"
 #include "kernels/products/bf16_terms.h"
 #include "kernels/products/spans.h"
-#include "qkv/context.h"
+#include "simd/this_isa.h"
 
 namespace qkv::test {
 namespace {
 
-class Tiles : public testing::Test {
- protected:
-  void SetUp() override {
-    for (const Isa isa : supported_isas()) {  // this also asks the operating system for tiles
-      if (isa_name(isa) == QKV_TEST_ISA) return;
-    }
-    GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
-  }
-};
+class Tiles : public OnThisIsa {};
 
 struct Square {
   alignas(64) std::uint32_t words[kAmxTileRows][kAmxTilePairs] = {};

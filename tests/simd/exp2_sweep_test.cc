@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "qkv/context.h"
 #include "simd/exp2.h"
+#include "simd/this_isa.h"
 #include "support/part.h"
 
 namespace qkv {
@@ -24,12 +24,7 @@ const std::uint32_t kStep = test::all_cases() ? 1 : 61;
 constexpr std::uint32_t kStep = 997;
 #endif
 
-bool runs_here() {
-  for (const Isa isa : supported_isas()) {
-    if (isa_name(isa) == QKV_TEST_ISA) return true;
-  }
-  return false;
-}
+class Exp2Sweep : public OnThisIsa {};
 
 /// The largest error of function(y), in ulps of 2^y, over the floats with bits begin, begin + kStep, ... below end.
 template <class Function> double largest_error(std::uint32_t begin, std::uint32_t end, const Function& function) {
@@ -77,8 +72,7 @@ template <class Function> double largest_error_of_all(float begin, float end, co
   return *std::max_element(errors.begin(), errors.end());
 }
 
-TEST(Exp2Sweep, FloatsAreWithinTwoUlps) {
-  if (!runs_here()) GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
+TEST_F(Exp2Sweep, FloatsAreWithinTwoUlps) {
   const auto clamped = [](F32 y) { return exp2<float>(y); };
   const auto in_range = [](F32 y) {
     Simd<float>::U outside{};
@@ -97,8 +91,7 @@ TEST(Exp2Sweep, FloatsAreWithinTwoUlps) {
   sweep("exp2_in_range", in_range);
 }
 
-TEST(Exp2Sweep, BelowTheNormalNumbersIsNothingLarger) {
-  if (!runs_here()) GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
+TEST_F(Exp2Sweep, BelowTheNormalNumbersIsNothingLarger) {
   const float smallest = std::numeric_limits<float>::min();
   const std::uint32_t end = std::bit_cast<std::uint32_t>(-std::numeric_limits<float>::infinity());
   for (std::uint64_t bits = std::bit_cast<std::uint32_t>(std::nextafter(-126.0F, -200.0F)); bits <= end;
@@ -110,8 +103,7 @@ TEST(Exp2Sweep, BelowTheNormalNumbersIsNothingLarger) {
   }
 }
 
-TEST(Exp2Sweep, DoublesAreWithinTwoUlps) {
-  if (!runs_here()) GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
+TEST_F(Exp2Sweep, DoublesAreWithinTwoUlps) {
   std::mt19937_64 generator(1);
   std::uniform_real_distribution<double> wide(-1022, 1), narrow(-1, 1);
   double worst = 0;

@@ -7,21 +7,13 @@
 #include <random>
 #include <vector>
 
-#include "qkv/context.h"
+#include "simd/this_isa.h"
 #include "simd/widen.h"
 
 namespace qkv {
 namespace {
 
-template <class S> class HalfVectors : public testing::Test {
- protected:
-  void SetUp() override {
-    for (const Isa isa : supported_isas()) {
-      if (isa_name(isa) == QKV_TEST_ISA) return;
-    }
-    GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
-  }
-};
+template <class S> class HalfVectors : public OnThisIsa {};
 using HalfTypes = testing::Types<BFloat16, Float16>;
 TYPED_TEST_SUITE(HalfVectors, HalfTypes);
 

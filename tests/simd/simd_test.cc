@@ -10,24 +10,16 @@
 #include <vector>
 
 #include "core/philox.h"
-#include "qkv/context.h"
 #include "simd/exp2.h"
 #include "simd/log.h"
 #include "simd/philox.h"
+#include "simd/this_isa.h"
 #include "simd/transpose.h"
 
 namespace qkv {
 namespace {
 
-template <class T> class Vectors : public testing::Test {
- protected:
-  void SetUp() override {
-    for (const Isa isa : supported_isas()) {
-      if (isa_name(isa) == QKV_TEST_ISA) return;
-    }
-    GTEST_SKIP() << "this CPU has no " << QKV_TEST_ISA;
-  }
-};
+template <class T> class Vectors : public OnThisIsa {};
 using FloatTypes = testing::Types<float, double>;
 TYPED_TEST_SUITE(Vectors, FloatTypes);
 using VectorsOfFloat = Vectors<float>;
