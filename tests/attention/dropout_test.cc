@@ -1,9 +1,11 @@
-// Dropout: dropout_factors are the contract's rule on Philox (core/philox_test.cc), the weights are multiplied by them;
-// their statistics.
+// Dropout: dropout_factors are the contract's rule on Philox (core/philox_test.cc); their statistics. That weights are
+// multiplied by them: check_case.h.
 #include <gtest/gtest.h>
 
-#include "support/checks/expect.h"
-#include "support/isas.h"
+#include <cmath>
+
+#include "qkv/attention.h"
+#include "support/index.h"
 #include "support/philox.h"
 
 namespace qkv::test {
@@ -32,26 +34,6 @@ TEST(Dropout, DropsTheShareThatWasAsked) {
     const double count = static_cast<double>(factors.count()), deviation = std::sqrt(p * (1 - p) / count);
     EXPECT_NEAR(dropped / count, p, 5 * deviation);
     EXPECT_NEAR(sum / count, 1, 5 * deviation / (1 - p)) << "the mean is kept";
-  }
-}
-
-TEST(Dropout, AppliedWeightsAreWeightsTimesFactors) {
-  for (const double p : {0.25, 1.0}) {
-    AttentionCase each{2, 3, 1, 37, 203, 8, 8};
-    each.mask = MaskKind::kCausalBottomRight, each.dropout = p;
-    const Problem<float> problem(each);
-    Tensor<float> factors({2, 3, 37, 203});
-    dropout_factors(problem.options.dropout, factors);
-    for_each_isa(2, [&](Context& context) {
-      Tensor<float> softmax({2, 3, 37, 203}), applied({2, 3, 37, 203});
-      attention_forward(problem.q(), problem.k(), {}, {.weights = softmax}, problem.options, context);
-      attention_forward(
-          problem.q(), problem.k(), {}, {.weights = applied, .kind = WeightsKind::kApplied}, problem.options, context);
-      for (Index n = 0; n < softmax.count(); ++n) {
-        ASSERT_FLOAT_EQ(applied.data()[n], softmax.data()[n] * factors.data()[n]) << n;
-        ASSERT_TRUE(factors.data()[n] != 0 || applied.data()[n] == 0) << n;
-      }
-    });
   }
 }
 

@@ -23,23 +23,25 @@ template <class T> void expect_weights_beside_out(const Problem<T>& problem, con
     EXPECT_TRUE(same(copy_as<T>(alone.out.view), copy_as<T>(both.out.view))) << "out beside weights";
   }
   if (!problem.options.dropout.active() || problem.c.empty_row != EmptyRow::kZero) return;
-  // Applied: what dropout keeps is its factor times the weight, the rest is 0.
-  attention_forward(problem.q(), problem.k(), problem.v(),
-      {.out = both.out.view, .lse = both.lse, .weights = both.weights, .kind = WeightsKind::kApplied}, problem.options,
-      context);
+  // Applied, beside out and alone: what dropout keeps is its factor times the weight, the rest is 0.
   Tensor<float> factors({both.weights.size(0), both.weights.size(1), both.weights.size(2), both.weights.size(3)});
   dropout_factors(problem.options.dropout, factors);
   const double factor = 65536.0 / (65536.0 - std::round(problem.options.dropout.p * 65536.0));  // those are its float
-  for (Index n = 0; n < factors.count(); ++n) {
-    auto& weight = both.weights.data()[n];
-    if (factors.data()[n] == 0) {
-      EXPECT_TRUE(weight == 0 || std::isnan(weight)) << "a dropped weight";
-      weight = alone.weights.data()[n];
-    } else {
-      weight = static_cast<Accumulator<T>>(weight / factor);
+  for (const bool beside : {true, false}) {
+    AttentionOutputs<T> wanted{.weights = both.weights, .kind = WeightsKind::kApplied};
+    if (beside) wanted.out = both.out.view, wanted.lse = both.lse;
+    attention_forward(problem.q(), problem.k(), beside ? problem.v() : View<T, 4>(), wanted, problem.options, context);
+    for (Index n = 0; n < factors.count(); ++n) {
+      auto& weight = both.weights.data()[n];
+      if (factors.data()[n] == 0) {
+        EXPECT_TRUE(weight == 0 || std::isnan(weight)) << "a dropped weight";
+        weight = alone.weights.data()[n];
+      } else {
+        weight = static_cast<Accumulator<T>>(weight / factor);
+      }
     }
+    EXPECT_TRUE(expectation.holds_weights(both, name + (beside ? " applied beside out" : " applied"), worst));
   }
-  EXPECT_TRUE(expectation.holds_weights(both, name + " applied", worst));
 }
 
 template <class T> void check_case(const AttentionCase& each, Worst& worst) {
