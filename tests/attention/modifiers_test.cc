@@ -1,6 +1,7 @@
 // Sinks, position biases and callbacks against what they must equal: none, a dense bias; and callbacks that throw.
 // Their values against the oracle are in the list of cases (cases_test.cc), against PyTorch in python/tests.
 
+#include <array>
 #include <atomic>
 #include <stdexcept>
 
@@ -117,60 +118,46 @@ TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {
   }
 }
 
-/// Many threads, many items that wait for each other's turn, one pair that throws.
+/// Many threads, many items that wait for each other's turn, or a decode; one pair that throws.
 TYPED_TEST(Modifiers, WhatACallbackThrowsReachesTheCaller) {
   using T = TypeParam;
-  AttentionCase each = small_case(300, 1100);
-  each.bias = BiasKind::kKeys;  // its gradient is shared by items
-  each.position = PositionKind::kRelative;
-  const Problem<T> good(each);
-  std::atomic<bool> throws{false};
-  Problem<T> problem(each);
-  const auto value = [&throws](auto s, Index b, Index h, Index i, Index j) {
-    if (throws && b == 1 && h == 2 && i == 100 && j == 700) throw std::runtime_error("pair (1, 2, 100, 700)");
-    return s;
-  };
-  problem.options.score_mod = score_mod(value, [](auto, Index, Index, Index, Index) { return 1; });
-  for_each_isa(8, [&](Context& context) {
-    Result<T> before(problem), result(problem);
-    throws = false;
-    before.run(problem, context);
-    for (int repeat = 0; repeat < 2; ++repeat) {
-      throws = true;
-      EXPECT_THROW(result.run_forward(problem, context), std::runtime_error);
-      EXPECT_THROW(result.run_weights(problem, context), std::runtime_error);
+  for (const auto& [q_len, kv_len] : {std::array<Index, 2>{300, 1100}, {1, 3000}}) {
+    AttentionCase each = small_case(q_len, kv_len);
+    if (q_len > 1) each.bias = BiasKind::kKeys;  // its gradient is shared by items
+    if (q_len > 1) each.position = PositionKind::kRelative;
+    std::atomic<bool> throws{false};
+    Problem<T> problem(each);
+    const auto value = [&throws, row = q_len / 3, column = kv_len - 400](auto s, Index b, Index h, Index i, Index j) {
+      if (throws && b == 1 && h == 2 && i == row && j == column) throw std::runtime_error("that pair");
+      return s;
+    };
+    problem.options.score_mod = score_mod(value, [](auto, Index, Index, Index, Index) { return 1; });
+    for_each_isa(8, [&](Context& context) {
+      Result<T> before(problem), result(problem);
       throws = false;
-      result.run_forward(problem, context);
-      throws = true;
-      try {
-        result.run_backward(problem, context);
-        ADD_FAILURE() << "backward threw nothing";
-      } catch (const std::runtime_error& error) {
-        EXPECT_STREQ(error.what(), "pair (1, 2, 100, 700)");
+      before.run(problem, context);
+      for (int repeat = 0; repeat < 2; ++repeat) {
+        throws = true;
+        EXPECT_THROW(result.run_forward(problem, context), std::runtime_error);
+        EXPECT_THROW(result.run_weights(problem, context), std::runtime_error);
+        throws = false;
+        result.run_forward(problem, context);
+        throws = true;
+        try {
+          result.run_backward(problem, context);
+          ADD_FAILURE() << "backward threw nothing";
+        } catch (const std::runtime_error& error) {
+          EXPECT_STREQ(error.what(), "that pair");
+        }
       }
-    }
-    throws = false;
-    result.run(problem, context);  // nothing is left of it
-    expect_same_but_tables(result, before);
-    EXPECT_TRUE(same_bits(result.dposition, before.dposition));
-  });
-}
-
-TYPED_TEST(Modifiers, ADecodeCallbackMayThrow) {
-  using T = TypeParam;
-  const Problem<T> problem(small_case(1, 3000));
-  AttentionOptions options = problem.options;
-  options.score_mod = score_mod([](auto s, Index, Index h, Index, Index j) {
-    if (h == 3 && j == 2500) throw std::runtime_error("decode");
-    return s;
-  });
-  for_each_isa(4, [&](Context& context) {
-    Result<T> result(problem);
-    EXPECT_THROW(attention_forward(problem.q(), problem.k(), problem.v(), {.out = result.out.view, .lse = result.lse},
-                     options, context),
-        std::runtime_error);
-    result.run_forward(problem, context);
-  });
+      throws = false;
+      result.run(problem, context);  // nothing is left of it
+      expect_same_but_tables(result, before);
+      if (q_len > 1) {
+        EXPECT_TRUE(same_bits(result.dposition, before.dposition));
+      }
+    });
+  }
 }
 
 /// What a callback threw in an item that then waited in vain is not thrown by a later call.
