@@ -19,7 +19,7 @@ using test::random_bf16;
 Tensor<BFloat16> rounded(std::span<const float> values, std::vector<Index> sizes) {
   Tensor<float> tensor(std::move(sizes));
   std::ranges::copy(values, tensor.data());
-  return test::rounded(tensor);
+  return test::converted<BFloat16>(tensor);
 }
 View<const BFloat16, 2> rows_of(const Tensor<BFloat16>& x) { return nn::as_rows(x); }
 View<BFloat16, 2> rows_of(Tensor<BFloat16>& x) { return nn::as_rows(x); }
@@ -99,8 +99,8 @@ TEST(Bf16Layer, IsWithinItsRoundingsOfTheFloatLayer) {
     return test::distance(got.span(), expected.span());
   };
   nn::Saved saved;
-  const Tensor<float> y = layer.forward(test::widened(x), {.seed = 5, .positions = {.offset = 2}}, &saved);
-  const Tensor<float> dx = layer.backward(test::widened(dy), saved);
+  const Tensor<float> y = layer.forward(test::converted<float>(x), {.seed = 5, .positions = {.offset = 2}}, &saved);
+  const Tensor<float> dx = layer.backward(test::converted<float>(dy), saved);
   StateDict float_gradients = layer.gradients();
   layer.zero_gradients();
   nn::Bf16Saved bf16_saved;

@@ -22,7 +22,7 @@ TEST(Cut, GradientsWithoutAHeadAndZerosWithoutAll) {
     test::check_gradients(one, layer, x.clone(), dy, {.seed = 4, .scale = 0.3, .cut = cut, .context = &context});
     if (layer.has_output_bias() || layer.qk_norm() == nn::QkNorm::kVector) continue;
     EXPECT_TRUE(zeros(layer.forward(x, {.cut = all})) && !zeros(layer.forward(x, {.cut = cut})));
-    EXPECT_TRUE(zeros(test::widened(layer.forward(test::rounded(x), {.cut = all}))));
+    EXPECT_TRUE(zeros(test::converted<float>(layer.forward(test::converted<BFloat16>(x), {.cut = all}))));
     KVCache cache({.num_kv_heads = layer.num_kv_heads(), .head_dim = layer.head_dim(), .sequences = 2, .capacity = 5});
     nn::StepMemory memory;
     Tensor<float> y({2, 5, 12});

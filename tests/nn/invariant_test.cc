@@ -12,6 +12,7 @@
 namespace qkv {
 namespace {
 
+using test::converted;
 using test::random_tensor;
 
 /// body(context) for each instruction set, in bits that do not depend on the number of rows.
@@ -22,12 +23,6 @@ template <class Body> void for_each_invariant(int threads, const Body& body) {
     context.impl().region_flops = 0;
     body(context);
   }
-}
-
-template <class T, class From> Tensor<T> converted(const Tensor<From>& x) {
-  Tensor<T> to(x.sizes());
-  for (Index n = 0; n < x.count(); ++n) to.data()[n] = T(x.data()[n]);
-  return to;
 }
 
 /// Rows of `whole`, from `row` on, are those of `part`.

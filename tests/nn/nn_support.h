@@ -19,19 +19,10 @@
 
 namespace qkv::test {
 
-inline Tensor<BFloat16> rounded(const Tensor<float>& x) {
-  Tensor<BFloat16> to(x.sizes());
-  std::ranges::transform(x.span(), to.data(), [](float one) { return BFloat16(one); });
-  return to;
-}
 inline Tensor<BFloat16> random_bf16(std::vector<Index> sizes, std::uint64_t seed) {
-  return rounded(random_tensor(sizes, seed));
+  return random_tensor<BFloat16>(std::move(sizes), seed);
 }
-inline Tensor<float> widened(const Tensor<BFloat16>& x) {
-  Tensor<float> wide(x.sizes());
-  std::ranges::transform(x.span(), wide.data(), [](BFloat16 one) { return static_cast<float>(one); });
-  return wide;
-}
+
 /// |got - expected| / |expected|, norms over all numbers.
 template <class T> double distance(std::span<const T> got, std::span<const float> expected) {
   double difference = 0, size = 0;
