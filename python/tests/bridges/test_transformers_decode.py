@@ -166,3 +166,27 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         _core.decode_step(None, 0, *arrays()[:-1])
     with pytest.raises(TypeError, match="keys"):
         _core.decode_step(None, 0, *(x.astype(np.float64) if n == 5 else x for n, x in enumerate(arrays())))
+
+
+def test_invariant_bits_give_the_whole_sequence_s_logits() -> None:
+    """Of a small Llama whose Linears run through qkv: each generated token's logits are the training forward's."""
+    torch.manual_seed(0)
+    config = tf.LlamaConfig(
+        hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64,
+        vocab_size=61, pad_token_id=0, bos_token_id=1, eos_token_id=None, attn_implementation="qkv",
+    )  # fmt: skip
+    model = tf.LlamaForCausalLM(config).eval()
+    prompt = torch.arange(3, 12)[None]
+    qkv.set_bits("invariant")
+    try:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(10 if parameter.ndim > 1 else 1)  # attention is far from uniform
+            qkv.transformers.optimize(model)
+            made = model.generate(prompt, max_new_tokens=24, do_sample=False, return_dict_in_generate=True, output_logits=True)
+            whole = model(made.sequences).logits[0]
+    finally:
+        qkv.set_bits("fast")
+    assert len(made.logits) == 24
+    for step, row in enumerate(made.logits):
+        assert torch.equal(row[0], whole[8 + step]), f"token {step}"
