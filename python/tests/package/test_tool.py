@@ -1,8 +1,10 @@
-"""`python -m qkv` and the command `qkv`: the tool of the package, its output and exit codes."""
+"""`python -m qkv` and the command `qkv`: the tool of the package, its output and exit codes; docs/practice.md names exercises and mistakes
+that there are. What pages show of the tool's output: tests/judge/sessions.py."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +15,12 @@ import qkv
 from qkv import __main__ as tool
 from qkv import _nn
 
+ROOT = Path(__file__).resolve().parents[3]
 needs_tool = pytest.mark.skipif(not tool.TOOL.is_file(), reason="the tool is not in the package")
 
 
 def run(*arguments: str, program: tuple[str, ...] = ("-m", "qkv")) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *program, *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, *program, *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
 @needs_tool
@@ -92,3 +95,29 @@ def test_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
     assert tool.main(["info"]) == 1
     said = capsys.readouterr()
     assert said.out == "" and str(tmp_path) in said.err and "pip install" in said.err
+
+
+@needs_tool
+def test_the_editor_of_the_page_finds_the_line(tmp_path: Path) -> None:
+    """Its task is run as the page says; its pattern finds file, line and sentence in what the tool prints."""
+    page = (ROOT / "docs/practice.md").read_text(encoding="utf-8")
+    task = json.loads(re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[0])["tasks"][0]
+    file = tmp_path / "mine (2).py"
+    file.write_text("\n\ndef causal_attention(q, k, v):\n    return q.nothing\n", encoding="utf-8")
+    arguments = [one.replace("${file}", str(file)) for one in task["args"]]
+    for language in ("en", "zh"):
+        command = [sys.executable, "-m", task["command"], *arguments, "--python", sys.executable, "--lang", language]
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.splitlines()
+        pattern = task["problemMatcher"]["pattern"]
+        (match,) = filter(None, (re.match(pattern["regexp"], line) for line in lines))
+        assert [match[pattern[name]] for name in ("file", "line", "severity")] == [str(file), "4", "error"]
+        assert "no attribute 'nothing'" in match[pattern["message"]]
+
+
+@needs_tool
+def test_exercises_and_mistakes_are_real() -> None:
+    page = (ROOT / "docs/practice.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \d+ \| `([\w-]+)` \|.*\|([^|]*)\|$", page, re.MULTILINE)
+    assert [name for name, _ in rows] == [task["name"] for task in json.loads(run("practice", "--json").stdout)]
+    named = {mistake for _, mistakes in rows for mistake in re.findall(r"`([\w-]+)`", mistakes)}
+    assert named <= {entry["id"] for entry in json.loads(run("judge", "--catalogue", "--json").stdout) if entry["kind"] == "mistake"}
