@@ -11,32 +11,15 @@ import qkv
 from qkv._judge.runner.describing import subject_of_file
 from qkv._judge.runner.errors import Stop
 from qkv._judge.runner.steps import trial_tensors
-from support_judge import SOFTMAX, answered, right, subject_of
+from support_judge import SOFTMAX, answered, layer, right, subject_of
 
 RNG = np.random.default_rng(5)
 Q, K, V = (RNG.standard_normal((2, 3, length, 6)) for length in (5, 7, 7))
-LAYER = """
-import torch, torch.nn as nn, torch.nn.functional as F
-
-class MultiHeadAttention(nn.Module):
-    def __init__(self, hidden_dim, nums_head, dropout=0.1):
-        super().__init__()
-        self.nums_head = nums_head
-        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(hidden_dim, hidden_dim) for _ in range(4))
-        self.att_dropout = nn.Dropout(dropout)
-
-    def forward(self, X):
-        split = lambda y: y.view(*y.shape[:2], self.nums_head, -1).transpose(1, 2)
-        q, k, v = split(self.q_proj(X)), split(self.k_proj(X)), split(self.v_proj(X))
-        weights = self.att_dropout((q @ k.mT / q.shape[-1] ** 0.5).softmax(-1))
-        print(weights)
-        return self.o_proj((weights @ v).transpose(1, 2).flatten(2)), weights
-"""
 
 
 def test_code_that_cannot_do_float64_is_judged_in_float32(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    text = LAYER.replace("X):", "X):\n        assert X.dtype == torch.get_default_dtype() == torch.ones(1, dtype=torch.float32).dtype")
+    text = layer("MultiHeadAttention", *["num_heads"] * 3)
+    text = text.replace("x):", "x):\n        assert x.dtype == torch.get_default_dtype() == torch.ones(1, dtype=torch.float32).dtype")
     subject = subject_of(tmp_path, text)
     assert subject.dtype == "float32" and "judged in float32: it does not run in float64" in subject.notes
     assert right(subject)
@@ -183,17 +166,17 @@ def test_a_call_that_fails_is_its_answers_error(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_constructor(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    text = LAYER.replace("hidden_dim, nums_head, dropout=0.1", "config").replace("        super", "        hidden_dim = config['emb_dim']; nums_head = config.n_heads; dropout = getattr(config, 'p_drop', 0.1)\n        super")
-    subject = subject_of(tmp_path, text)
+    text = layer("MultiHeadAttention", "num_heads, dropout=0.1", "num_heads", "num_heads")
+    settings = "embed_dim = config['emb_dim']; num_heads = config.n_heads; dropout = getattr(config, 'p_drop', 0.1)"
+    subject = subject_of(tmp_path, text.replace("embed_dim, num_heads, dropout=0.1", "config").replace("        super", f"        {settings}\n        super"))
     assert subject.sizes[:4] == (18, 3, 3, 6)
     assert right(subject)
-    subject = subject_of(tmp_path, LAYER, init={"hidden_dim": "20", "heads": 4, "dropout": 0.5})
+    subject = subject_of(tmp_path, text, init={"embed_dim": "20", "heads": 4, "dropout": 0.5})
     assert subject.sizes[:4] == (20, 4, 4, 5) and subject.has["dropout"] == 0.5
     with pytest.raises(Stop, match="--init: embed 20 must be a multiple of heads 3"):
-        subject_of(tmp_path, LAYER, init={"dim": 20})
+        subject_of(tmp_path, text, init={"dim": 20})
     with pytest.raises(Stop, match="the size embed must be an integer from 1 to 4096: got 8192 .build it smaller"):
-        subject_of(tmp_path, LAYER, init={"dim": 8192})  # before anything of that size is made
+        subject_of(tmp_path, text, init={"dim": 8192})  # before anything of that size is made
 
 
 def test_causal_code_for_as_many_queries_as_keys(tmp_path: Path) -> None:

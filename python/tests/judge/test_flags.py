@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from qkv._judge import exchanged
 from qkv._judge.runner.errors import NoTask
-from support_judge import SOFTMAX, right, subject_of
+from support_judge import SOFTMAX, layer, right, subject_of
 
 FUNCTION = SOFTMAX + """
 def sdpa(q, k, v, causal=False):
@@ -16,35 +16,6 @@ def sdpa(q, k, v, causal=False):
     if causal:
         scores = np.where(np.tri(q.shape[-2], k.shape[-2], WIDTH), scores, -1e9)
     return softmax(scores) @ v
-"""
-CLASS = """
-import torch
-class MultiHeadAttention(torch.nn.Module):
-    def __init__(self, dim, heads, causal=False):
-        super().__init__()
-        self.heads, self.causal, self.qkv, self.out = heads, causal, torch.nn.Linear(dim, 3 * dim), torch.nn.Linear(dim, dim)
-        self.more = torch.nn.Identity()
-    def forward(self, x):
-        x = self.more(x)
-        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        scores = q @ k.mT / q.shape[-1] ** 0.5
-        if self.causal:
-            scores = scores.masked_fill(~torch.ones(x.shape[1], x.shape[1]).tril(WIDTH).bool(), -torch.inf)
-        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
-"""
-STEP = """
-import torch
-class MultiHeadAttention(torch.nn.Module):
-    def __init__(self, dim, heads):
-        super().__init__()
-        self.heads, self.qkv, self.out = heads, torch.nn.Linear(dim, 3 * dim), torch.nn.Linear(dim, dim)
-    def forward(self, x, cache=None):
-        q, k, v = self.qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        if cache is not None:
-            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
-        keep = torch.ones(x.shape[1], k.shape[2]).tril(PAST).bool()
-        scores = (q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~keep, -torch.inf)
-        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2)), (k, v)
 """
 TURNED = """
 import torch
@@ -69,6 +40,13 @@ class Attention(torch.nn.Module):
 """
 
 
+def with_flag(width: int) -> str:
+    hides = f"if self.causal: s = s.masked_fill(~torch.ones(L, L).tril({width}).bool(), -torch.inf)"
+    text = layer("MultiHeadAttention", "num_heads, causal=False", "num_heads", "num_heads", hides)
+    text = text.replace("super().__init__()", "super().__init__(); self.causal, self.more = causal, nn.Identity()")
+    return text.replace("B, L, E", "x = self.more(x); B, L, E", 1)
+
+
 @pytest.mark.parametrize(("width", "mistake"), [(0, None), (1, "causal-sees-next"), (-1, "causal-off-by-one")])
 def test_an_argument_causal_is_tried(tmp_path: Path, width: int, mistake: str | None) -> None:
     found, text = exchanged(subject_of(tmp_path, FUNCTION.replace("WIDTH", str(width))))
@@ -78,20 +56,21 @@ def test_an_argument_causal_is_tried(tmp_path: Path, width: int, mistake: str | 
 
 @pytest.mark.parametrize("width", [0, 1])
 def test_a_constructors_causal_is_tried(tmp_path: Path, width: int) -> None:
-    pytest.importorskip("torch")
-    found, _ = exchanged(subject_of(tmp_path, CLASS.replace("WIDTH", str(width))))
+    found, _ = exchanged(subject_of(tmp_path, with_flag(width)))
     assert [one["id"] for one in found["mistakes"]] == ["causal-sees-next"] * width and not found["untried"]
 
 
 def test_a_cache_is_asked_for_whatever_the_layers_name_says(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    subject = subject_of(tmp_path, STEP.replace("PAST", "k.shape[2] - x.shape[1]"))
+    step = (Path(__file__).parents[3] / "tests/judge/others/cache_concat.py").read_text(encoding="utf-8")
+    step = step.replace("CachedAttention", "MultiHeadAttention")
+    subject = subject_of(tmp_path, step)
     assert subject.task == "cache" and right(subject)
-    found, _ = exchanged(subject_of(tmp_path, STEP.replace("PAST", "0")))
+    found, _ = exchanged(subject_of(tmp_path, step.replace("tril(s - t)", "tril(0)")))
     assert [one["id"] for one in found["mistakes"]] == ["cache-position-not-advanced"]
-    given = STEP.replace("cache=None", "mask=None, cache=None").replace("keep = torch.ones(x.shape[1], k.shape[2]).tril(PAST).bool()", "pass")
-    given = given.replace("(q @ k.mT / q.shape[-1] ** 0.5).masked_fill(~keep, -torch.inf)", "q @ k.mT / q.shape[-1] ** 0.5")
-    given = given.replace("        return", "        scores = scores if mask is None else scores.masked_fill(~mask, -torch.inf)\n        return")
+    keep = "keep = torch.ones(t, s, dtype=torch.bool, device=x.device).tril(s - t)"
+    given = step.replace("past=None", "mask=None, past=None").replace(keep, "pass")
+    given = given.replace("logits.masked_fill(~keep", "logits if mask is None else logits.masked_fill(~mask")
     subject = subject_of(tmp_path, given)  # whose mask is the caller's
     assert subject.task == "mha" and right(subject)
 
@@ -103,11 +82,10 @@ def test_complex_buffers_keep_both_parts(tmp_path: Path) -> None:
 
 
 def test_a_norm_inside_is_no_part_of_a_task(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    normed = CLASS.replace("WIDTH", "0").replace("Identity()", "LayerNorm(dim)")
+    normed = with_flag(0).replace("Identity()", "LayerNorm(embed_dim)")
     with pytest.raises(NoTask, match="no exercise asks for what more in MultiHeadAttention does"):
         subject_of(tmp_path, normed)
-    assert right(subject_of(tmp_path, normed.replace("x = self.more(x)", "pass")))
+    assert right(subject_of(tmp_path, normed.replace("x = self.more(x); ", "")))
 
 
 def test_a_flag_that_means_another_triangle_is_not_tried(tmp_path: Path) -> None:

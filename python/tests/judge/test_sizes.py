@@ -6,26 +6,8 @@ from pathlib import Path
 
 import pytest
 from qkv._judge import exchanged
-from support_judge import SOFTMAX, subject_of
+from support_judge import SOFTMAX, layer, subject_of
 
-LAYER = """
-import torch, torch.nn as nn, torch.nn.functional as F
-
-class {}(nn.Module):
-    def __init__(self, embed_dim, {}):
-        super().__init__()
-        self.heads, self.hidden, self.batch = {}, None, None
-        self.to_q, self.to_out = nn.Linear(embed_dim, embed_dim), nn.Linear(embed_dim, embed_dim)
-        self.to_k, self.to_v = (nn.Linear(embed_dim, {} * embed_dim // self.heads) for _ in range(2))
-
-    def forward(self, x):
-        B, L, E = x.shape
-        q, k, v = (f(x).view(B, L, -1, E // self.heads).transpose(1, 2) for f in (self.to_q, self.to_k, self.to_v))
-        k, v = (y.repeat_interleave(self.heads // y.size(1), 1) for y in (k, v))
-        s = q @ k.mT / q.size(-1) ** 0.5
-        {}
-        return self.to_out((s.softmax(-1) @ v).transpose(1, 2).reshape(B, L, E))
-"""
 MASK = """# qkv practice mha --numpy ; when done: qkv judge mha.py
 '''Multi-head attention.
 
@@ -47,11 +29,6 @@ def found(folder: Path, text: str, **request: object) -> list[str]:
     """The verdict, and the ids of mistakes."""
     finding = exchanged(subject_of(folder, text, **request))[0]
     return [finding["verdict"], *(one["id"] for one in finding["mistakes"])]
-
-
-def layer(name: str, more: str, heads: str, kv_heads: str, mask: str = "pass") -> str:
-    pytest.importorskip("torch")
-    return LAYER.format(name, more, heads, kv_heads, mask)
 
 
 def test_a_layer_that_ignores_its_sizes_is_wrong(tmp_path: Path) -> None:
