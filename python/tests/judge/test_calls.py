@@ -53,12 +53,13 @@ STATES = {
     "an object": (", cache", "getattr(cache, 'kept', ())", "cache.kept = [k, v]", "out"),
     "its own, matrices given": ("", "self.past", "self.past = (k, v)", "out", "(*wo.shape)", "wq, wk, wv, wo"),
     "a flag": (", cache=None, use_cache=False", "cache", "pass", "(out, (k, v) if use_cache else None)"),
+    "a dict called kv": (", kv=None", "None if kv is None else (kv['k'], kv['v'])", "pass", "out, {'k': k, 'v': v}"),
 }
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_steps(tmp_path: Path, state: str) -> None:
-    text = CACHED
+    text = CACHED.replace("CachedAttention", "Attention" if "kv" in state else "CachedAttention")  # whose name says nothing
     for word, value in zip(("TAKES", "PAST", "KEEP", "GIVES", "(embed_dim, embed_dim)", "embed_dim"), STATES[state]):
         text = text.replace(word, value)
     subject = subject_of(tmp_path, text)

@@ -217,26 +217,6 @@ def mha(params, x, heads):
     assert right(subject_of(tmp_path, text))
 
 
-STEP = """
-class Attention:
-    def __init__(self, dim, heads):
-        self.heads, (self.W_q, self.W_k, self.W_v, self.W_o) = heads, np.random.randn(4, dim, dim)
-
-    def forward(self, x, kv=None):
-        q, k, v = (np.stack(np.split(x @ w, self.heads, -1), 1) for w in (self.W_q, self.W_k, self.W_v))
-        if kv is not None:
-            k, v = np.concatenate([kv["k"], k], 2), np.concatenate([kv["v"], v], 2)
-        n, m = q.shape[2], k.shape[2]
-        scores = np.where(np.tri(n, m, m - n, dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
-        return np.concatenate(list(np.moveaxis(softmax(scores) @ v, 1, 0)), -1) @ self.W_o, {"k": k, "v": v}
-"""
-
-
-def test_kv_that_is_read_and_grows_is_a_cache(tmp_path: Path) -> None:
-    subject = functions(tmp_path, STEP, name="Attention")
-    assert subject.task == "cache" and right(subject)
-
-
 def test_a_smoothed_loss_is_another_one(tmp_path: Path) -> None:
     text = "def label_smoothing_cross_entropy(logits, targets, eps=0.1):\n    return softmax(logits).mean()\n"
     with pytest.raises(Stop, match="its arguments do not fit"):
