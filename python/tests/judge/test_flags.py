@@ -1,5 +1,6 @@
 """What no probe gives, or must stay what it is: a flag `causal` of code whose task hides nothing, a cache beside a layer's usual name,
-complex buffers, norms inside a layer, functions that a compiler made."""
+complex buffers, norms inside a layer, functions that a compiler made. What shows at other sizes, in other calls, in training, and by what
+the file says: right only as far as the first call goes. What no probe asks stands in the first line, or in a note."""
 
 from __future__ import annotations
 
@@ -149,3 +150,114 @@ def attend_all(q, k, v, scale=1):
     return jax.vmap(jax.vmap(head))(q * scale, k, v)
 """)
     assert subject.name == "attend_all" and right(subject)
+
+
+MASK = """# qkv practice mha --numpy ; when done: qkv judge mha.py
+'''Multi-head attention.
+
+    mask                  [B, 1, L, L]    bool, True: token i may attend to token j, in every head. None: at all
+'''
+{softmax}
+
+def mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads, mask=None):
+    B, L, E = x.shape
+    q, k, v = (y.reshape(B, L, num_heads, -1).swapaxes(1, 2) for y in (x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v))
+    s = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    if mask is not None:
+        s = {}
+    return (softmax(s) @ v).swapaxes(1, 2).reshape(B, L, E) @ W_o + b_o
+"""
+
+
+def found(folder: Path, text: str, **request: object) -> list[str]:
+    """The verdict, and the ids of mistakes."""
+    finding = exchanged(subject_of(folder, text, **request))[0]
+    return [finding["verdict"], *(one["id"] for one in finding["mistakes"])]
+
+
+def test_a_layer_that_ignores_its_sizes_is_wrong(tmp_path: Path) -> None:
+    grouped = ("GroupedQueryAttention", "num_heads, num_kv_heads", "num_heads")
+    assert found(tmp_path, layer(*grouped, "num_kv_heads")) == ["right"]
+    for kv_heads in ("num_heads", "1"):
+        assert found(tmp_path, layer(*grouped, kv_heads)) == ["wrong", "size-not-followed"]
+    plain = layer("MultiHeadAttention", "num_heads", "num_heads", "num_heads")
+    assert found(tmp_path, plain) == ["right"] and found(tmp_path, plain, task="gqa") == ["wrong", "size-not-followed"]
+    assert found(tmp_path, layer("MultiHeadAttention", "num_heads", "3", "3")) == ["wrong", "size-not-followed"]
+
+
+@pytest.mark.parametrize("kept", ["self.hidden = torch.ones(L, L).triu(1).bool() if self.hidden is None else self.hidden", "self.batch = B"])
+def test_what_a_first_call_keeps_is_seen_by_one_of_another_size(tmp_path: Path, kept: str) -> None:
+    hides = "; s = s.masked_fill(torch.ones(L, L).triu(1).bool() if self.hidden is None else self.hidden, -1e9)"
+    text = layer("CausalAttention", "num_heads", "num_heads", "num_heads", kept + hides)
+    text = text.replace("B, L, E = x.shape", "L, E = x.shape[1:]; B = self.batch or x.shape[0]")
+    assert found(tmp_path, text) == ["wrong", "state-left-behind"]
+
+
+def test_an_exercise_says_what_its_mask_means(tmp_path: Path) -> None:
+    softmax = SOFTMAX.replace("\\n", "\n")
+    for line, ids in (("np.where(mask, s, -1e9)", []), ("s + mask", ["mask-added-as-is"]), ("np.where(mask, -1e9, s)", ["mask-polarity"])):
+        text = MASK.format(line, softmax=softmax)
+        assert found(tmp_path, text)[1:] == ids
+    assert str(exchanged(subject_of(tmp_path, text))[1]).startswith("wrong: mask-polarity")
+    # Elsewhere nobody says what True means.
+    text = text.replace("# qkv practice", "# my own")
+    assert str(exchanged(subject_of(tmp_path, text))[1]).startswith("right if 1 means hidden")
+
+
+def test_training_that_drops_nothing(tmp_path: Path) -> None:
+    unused = layer("MultiHeadAttention", "num_heads, dropout=0.1", "num_heads", "num_heads")
+    assert found(tmp_path, unused) == ["wrong", "dropout-never"]
+    off = exchanged(subject_of(tmp_path, unused.replace("dropout=0.1", "dropout=0.0")))[1]
+    assert off.startswith("right, as far as asked: dropout was never tried")
+    noise = layer("MultiHeadAttention", "num_heads", "num_heads", "num_heads", "s = s + self.training * torch.randn_like(s)")
+    assert found(tmp_path, noise) == ["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("default", "used", "asked"), [("-1", "axis", ""), ("0", "axis", "softmax without axis"), ("None", "axis", "softmax without axis"), ("-1", "-1", "axis=0")]
+)
+def test_the_axis_of_a_softmax_is_asked_or_said(tmp_path: Path, default: str, used: str, asked: str) -> None:
+    text = "import numpy as np\n\ndef softmax(x, axis={0}):\n    e = np.exp(x - x.max({1}, keepdims=True))\n    return e / e.sum({1}, keepdims=True)\n"
+    first = exchanged(subject_of(tmp_path, text.format(default, used)))[1].split("\n")[0]
+    assert first == "right" + (f", as far as asked: {asked} was never tried" if asked else "")
+
+
+def test_a_block_size_that_is_not_read_is_said(tmp_path: Path) -> None:
+    text = SOFTMAX + "\ndef flash(q, k, v, block_size):\n    return softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v\n"
+    assert exchanged(subject_of(tmp_path, text))[0]["untried"] == ["block_size"]
+
+
+def test_axes_of_size_1_too_many_are_said(tmp_path: Path) -> None:
+    text = SOFTMAX + "\ndef sdpa(q, k, v):\n    return (softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v)[None]\n"
+    assert subject_of(tmp_path, text).notes == ["it returns [1, 2, 3, 5, 6], and not [2, 3, 5, 6]: axes of size 1 are too many"]
+
+
+def test_a_mask_that_may_hide_and_may_be_added_is_right_by_one_reading(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = """
+        import torch
+        class Layer(torch.nn.Module):
+            def __init__(self, dim, heads):
+                super().__init__()
+                self.attention = torch.nn.MultiheadAttention(dim, heads, batch_first=True)
+            def forward(self, x, mask=None):
+                {}
+                return self.attention(x, x, x, key_padding_mask=mask)[0]
+        """
+    assert exchanged(subject_of(tmp_path, text.format("pass")))[1].startswith("right if 1 means hidden; wrong if 1 means visible")
+    assert exchanged(subject_of(tmp_path, text.format("# mask: 0 or -inf, added to the scores")))[0]["verdict"] == "convention"
+
+
+@pytest.mark.parametrize(("added", "verdict"), [("1e-4", "unknown"), ("1e-5", "right"), ("1e-6", "right"), ("1e-8", "right")])
+def test_a_small_number_that_is_added_is_said(tmp_path: Path, added: str, verdict: str) -> None:
+    text = """
+        import numpy as np
+        def mha(x, W_q, b_q, W_k, b_k, W_v, b_v, W_o, b_o, num_heads):
+            B, L, E = x.shape
+            q, k, v = (y.reshape(B, L, num_heads, -1).swapaxes(1, 2) for y in (x @ W_q + b_q, x @ W_k + b_k, x @ W_v + b_v))
+            s = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+            e = np.exp(s - s.max(-1, keepdims=True))
+            return (e / (e.sum(-1, keepdims=True) + ADDED) @ v).swapaxes(1, 2).reshape(B, L, E) @ W_o + b_o
+        """
+    found = exchanged(subject_of(tmp_path, text.replace("ADDED", added)))[0]
+    assert found["verdict"] == verdict and found["notes"][-1].endswith("float32 somewhere, or a small number that is added")
