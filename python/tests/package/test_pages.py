@@ -1,4 +1,5 @@
-"""Every block of Python in the README, in docs/python.md, docs/layers.md and docs/explore.md runs, from the top of its page to the bottom."""
+"""Every block of Python in the README, in docs/python.md, docs/layers.md and docs/explore.md runs, from the top of its page to the bottom,
+and every script in examples/python; what imports a library that is not there is skipped."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
+from support import run_program
 
 ROOT = Path(__file__).resolve().parents[3]
-LIBRARIES = ("torch", "jax", "transformers")
+LIBRARIES = ("torch", "jax", "transformers", "peft")
+SCRIPTS = sorted((ROOT / "examples" / "python").glob("*.py"))
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/layers.md", "docs/explore.md"])
@@ -25,3 +28,12 @@ def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             continue
         code = "\n" * line + block[1]  # errors name the page's own lines
         exec(compile(code, str(ROOT / page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_examples_run(script: Path, tmp_path: Path) -> None:
+    text = script.read_text(encoding="utf-8")
+    for name in LIBRARIES:
+        if re.search(rf"^(import|from) (qkv\.)?{name}\b", text, re.MULTILINE) and importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}")
+    assert run_program(script, tmp_path)
