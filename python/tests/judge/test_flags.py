@@ -113,6 +113,43 @@ def test_a_right_scale_is_not_accused(tmp_path: Path, option: str, used: str, un
     assert not found["mistakes"] and found["untried"] == untried
 
 
+#: With the name and the options of PyTorch's.
+TORCHS = """
+import torch
+
+def scaled_dot_product_attention(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    if enable_gqa:
+        shared = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
+    scores = torch.einsum("...id,...jd->...ij", query, key) * factor
+    if is_causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        scores = scores.masked_fill(future, -torch.inf)
+    if attn_mask is not None:
+        if attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        else:
+            scores = scores + attn_mask
+    return scores.softmax(-1) @ value
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "seen"), [
+    ("", "", None),
+    (" if scale is None else scale", "", "scale=0.37: it gives what it gives without"),
+    ("None else scale", "None else 1 / scale", "scale=0.37: the scores are not q.k times 0.37"),
+    ("value.repeat_interleave(shared, dim=1)", "value.repeat(1, shared, 1, 1)", "head 1 of q gives other numbers"),
+    ("scores + attn_mask", "scores + attn_mask * factor", "attn_mask as numbers and -inf"),
+    ("scores + attn_mask", "scores.masked_fill(attn_mask == 0, -torch.inf)", "attn_mask as numbers and -inf"),
+])  # fmt: skip
+def test_options_of_pytorchs_name_are_pytorchs(tmp_path: Path, old: str, new: str, seen: str | None) -> None:
+    pytest.importorskip("torch")
+    found, text = exchanged(subject_of(tmp_path, TORCHS.replace(old, new) if old else TORCHS))
+    assert not found["untried"] and [one["id"] for one in found["mistakes"]] == ["option-not-followed"] * (seen is not None)
+    assert seen is None or seen in text
+
+
 @pytest.mark.parametrize("option", ["scale=None", "scale=True", "softmax_scale=1.0"])
 def test_a_scale_that_nobody_reads_is_named(tmp_path: Path, option: str) -> None:
     found, text = exchanged(subject_of(tmp_path, OPTION.replace("OPTION", option).replace("USED", "q.shape[-1] ** -0.5")))
