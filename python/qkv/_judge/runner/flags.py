@@ -216,7 +216,6 @@ def try_options(trial: Trial) -> None:
                 seen = way()
                 if seen is None:
                     continue
-                if not seen:
-                    with subject.branches.watched():
-                        way()
+                with subject.branches.watched():
+                    way()
                 _note(trial, name, {"unheeded": seen, "unheeded_as": "option-not-followed"} if seen else {})
