@@ -109,8 +109,9 @@ def sdpa(q, k, v, OPTION):
     ("scale=1", "q.shape[-1] ** -0.5 / scale", []),
 ])  # fmt: skip
 def test_a_right_scale_is_not_accused(tmp_path: Path, option: str, used: str, untried: list[str]) -> None:
-    found, _ = exchanged(subject_of(tmp_path, OPTION.replace("OPTION", option).replace("USED", used)))
-    assert not found["mistakes"] and found["untried"] == untried
+    for name in ("sdpa", "scaled_dot_product_attention"):
+        found, _ = exchanged(subject_of(tmp_path, OPTION.replace("sdpa", name).replace("OPTION", option).replace("USED", used)))
+        assert not found["mistakes"] and found["untried"] == untried
 
 
 #: With the name and the options of PyTorch's.

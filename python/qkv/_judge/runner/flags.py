@@ -200,7 +200,7 @@ def try_options(trial: Trial) -> None:
         return
     tensors = {name: trial.ran[name] for name in "qkv"}
     optional = {names.key(one.name): one for one in binding.parameters if binding.roles[one.name] is None and not required(one)}
-    torchs = names.key(subject.name) == "scaleddotproductattention" and {"scale", "enablegqa"} & set(optional) != set()
+    torchs = names.key(subject.name) == "scaleddotproductattention" and "enablegqa" in optional
     ways = [(one.name, functools.partial(_scales, trial, tensors, one, torchs)) for key, one in optional.items() if key in _SCALES]
     ways += [(one.name, functools.partial(_groups, trial, tensors, one.name)) for key, one in optional.items() if key == "enablegqa"]
     form = subject.mask_form if binding.takes("mask") and re.search(r"\bdtype|is_floating_point", source_of(binding.function)) else None
