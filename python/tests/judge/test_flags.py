@@ -139,10 +139,11 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, is_causal=Fa
 @pytest.mark.parametrize(("old", "new", "seen"), [
     ("", "", None),
     (" if scale is None else scale", "", "scale=0.37: it gives what it gives without"),
-    ("None else scale", "None else 1 / scale", "scale=0.37: the scores are not q.k times 0.37"),
+    ("None else scale", "None else scale**2", "scale=0.37: the scores are not q.k times 0.37"),
     ("value.repeat_interleave(shared, dim=1)", "value.repeat(1, shared, 1, 1)", "head 1 of q gives other numbers"),
     ("scores + attn_mask", "scores + attn_mask * factor", "attn_mask as numbers and -inf"),
-    ("scores + attn_mask", "scores.masked_fill(attn_mask == 0, -torch.inf)", "attn_mask as numbers and -inf"),
+    ("scores + attn_mask", "scores - attn_mask", "attn_mask as numbers and -inf"),
+    ("scores + attn_mask", "scores.masked_fill(attn_mask == 0, -torch.inf)", None),  # 1 and 0: its author's to say
 ])  # fmt: skip
 def test_options_of_pytorchs_name_are_pytorchs(tmp_path: Path, old: str, new: str, seen: str | None) -> None:
     pytest.importorskip("torch")

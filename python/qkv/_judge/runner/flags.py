@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from . import building, masks
+from . import building
 from .calling import Binding
 from .contracts import names, tasks
 from .errors import FAILURES
@@ -129,19 +129,22 @@ def _called(trial: Trial, tensors: Tensors, **given: Any) -> np.ndarray:
 def _scales(trial: Trial, tensors: Tensors, one: Any, asked: bool) -> str | None:
     """"": the argument does what it says; what was seen of one that does not; None: nothing can be said."""
     root = np.sqrt(tensors["q"].shape[-1])
+    own, inverse = [_SCALE, _SCALE / root], [1 / _SCALE, 1 / _SCALE / root]
     if isinstance(one.default, bool):
-        value, right = not one.default, [1.0]
-    elif one.default is None or isinstance(one.default, (int, float)):
-        own, inverse = [_SCALE, _SCALE / root], [1 / _SCALE, 1 / _SCALE / root]
-        value, right = _SCALE, own[:1] if one.default is None else own + inverse
+        value, right, others = not one.default, [1.0], []
+    elif one.default is None:
+        value, right, others = _SCALE, own[:1], own[1:] + inverse
+    elif isinstance(one.default, (int, float)):
+        value, right, others = _SCALE, own + inverse, []
     else:
         return None
     got = _called(trial, tensors, **{one.name: value})
     if any(_same(got, _formula(tensors, scale)) for scale in right):
         return ""
-    if _same(got, _formula(tensors, 1 / root)):
-        return f"{one.name}={value}: it gives what it gives without"
-    return f"{one.name}={value}: the scores are not q.k times {value}" if asked and value == _SCALE else None
+    if _same(got, _formula(tensors, 1 / root)):  # what is read may count beside another option alone
+        return f"{one.name}={value}: it gives what it gives without" if asked or not reads(trial.binding.function, one.name) else None
+    known = any(_same(got, _formula(tensors, scale)) for scale in others)  # a divisor, a factor more: its author's to say
+    return f"{one.name}={value}: the scores are not q.k times {value}" if asked and value == _SCALE and not known else None
 
 
 def _groups(trial: Trial, tensors: Tensors, name: str) -> str | None:
@@ -153,6 +156,8 @@ def _groups(trial: Trial, tensors: Tensors, name: str) -> str | None:
     got, expected = _called(trial, grouped, **{name: True}), _formula(grouped, 1 / np.sqrt(grouped["q"].shape[-1]))
     if got.shape != expected.shape or _same(got, expected):
         return "" if got.shape == expected.shape else None
+    if re.search(r"(?i)%|\btil(?:e|ed|ing)\b|\bmod", told(trial.binding.function)):  # says which heads share one
+        return None
     head = next(h for h in range(4) if not _same(got[:, h], expected[:, h]))
     return f"{name}=True, 4 heads of q on 2 of k and v: head {head} of q gives other numbers than on head {head // 2} of k and v"
 
@@ -170,7 +175,7 @@ def _floats(trial: Trial, tensors: Tensors, asked: bool) -> str | None:
     finally:
         subject.mask_form = chosen
     expected, hidden = (_formula(tensors, 1 / np.sqrt(tensors["q"].shape[-1]), bias) for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
-    if _same(to_numpy(got), expected) or (_same(to_numpy(kept), hidden) and not asked):
+    if _same(to_numpy(got), expected) or _same(to_numpy(kept), hidden):  # added, or 1 and 0
         return ""
     return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
 
@@ -205,8 +210,7 @@ def try_options(trial: Trial) -> None:
     ways += [(one.name, functools.partial(_groups, trial, tensors, one.name)) for key, one in optional.items() if key == "enablegqa"]
     form = subject.mask_form if binding.takes("mask") and re.search(r"\bdtype|is_floating_point", source_of(binding.function)) else None
     if form is not None and form.dtype == "bool" and not form.hides and not form.added:
-        says = masks.meaning_of(binding.argument("mask"), subject.thing, binding.function)
-        ways.append((binding.argument("mask"), functools.partial(_floats, trial, tensors, torchs or "added" in says)))
+        ways.append((binding.argument("mask"), functools.partial(_floats, trial, tensors, torchs)))
     with contextlib.suppress(Skipped, *FAILURES):
         subject.helpers["callers"] += _beside(trial, tensors)
         if ways and not _same(_out(trial, tensors), _formula(tensors, 1 / np.sqrt(tensors["q"].shape[-1]))):
