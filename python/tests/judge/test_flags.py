@@ -158,6 +158,29 @@ def test_a_scale_that_nobody_reads_is_named(tmp_path: Path, option: str) -> None
     assert [one["id"] for one in found["mistakes"]] == ["option-not-followed"] and "it gives what it gives without" in text
 
 
+@pytest.mark.parametrize("says", ["hidden scores become -inf", "1 = visible, additive inside", "掩码 1 = 可见，相当于加 -inf"])
+def test_masks_of_1_and_0_are_not_accused(tmp_path: Path, says: str) -> None:
+    pytest.importorskip("torch")
+    masked = TORCHS.replace("scores.masked_fill(~attn_mask, -torch.inf)", "scores.masked_fill(attn_mask.to(dtype=torch.bool) == 0, -torch.inf)")
+    masked = masked.replace("scores + attn_mask", "scores.masked_fill(attn_mask == 0, -torch.inf)").replace("    factor", f"    # {says}\n    factor")
+    assert right(subject_of(tmp_path, masked)) and right(subject_of(tmp_path, masked.replace("scaled_dot_product_attention", "attention")))
+
+
+@pytest.mark.parametrize(("says", "returned"), [("Returns out and the scores.", "s"), ("Returns out, k, v: the present.", "k, v"),
+    ("", "(e / l).swapaxes(-1, -2)")])  # fmt: skip
+def test_arrays_that_are_no_weights(tmp_path: Path, says: str, returned: str) -> None:
+    found, _ = exchanged(subject_of(tmp_path, f'''
+import numpy as np
+def sdpa(q, k, v):
+    """{says}"""
+    s = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    e = np.exp(s - s.max(-1, keepdims=True))
+    l = e.sum(-1, keepdims=True)
+    return e @ v / l, {returned}
+'''))
+    assert found["verdict"] == "right" and "returned[1]" in found["untried"]
+
+
 @pytest.mark.parametrize(("returned", "untried"), [
     ("e @ v / l, m, l", []), ("e @ v / l, (m + np.log(l))[..., 0]", []), ("e @ v / l, e / l, l[..., 0]", []),
     ("e @ v / l, np.log(l)", ["returned[1]"]), ("e @ v / l, e / l, 'done'", ["returned[2]"]),

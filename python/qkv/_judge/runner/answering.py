@@ -72,9 +72,10 @@ def _out(subject: Subject, result: Result, tensors: Tensors) -> Tensors:
         return _returned(subject, TASKS[subject.task].own, result, tensors)
     tensors = {"out": array_of(result.out, subject.precision)}
     lse = [one for one in result.rest if is_array(one) and tuple(one.shape) == tuple(result.out.shape[:-1])]
-    if subject.task == "flash" and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
+    if subject.task == "flash" and subject.slices is None and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
         tensors["lse"] = array_of(lse[0], subject.precision)
-    if result.weights is not None and subject.task not in STEPPED and not any(result.weights is one for one in lse[: subject.task == "flash"]):
+    other = subject.helpers.get("no_weights") or any(result.weights is one for one in lse[: subject.task == "flash"])
+    if result.weights is not None and subject.task not in STEPPED and not other:
         tensors["weights"] = array_of(result.weights, subject.precision)
     return tensors
 

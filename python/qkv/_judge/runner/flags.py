@@ -180,20 +180,28 @@ def _floats(trial: Trial, tensors: Tensors, asked: bool) -> str | None:
     return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
 
 
+#: What a docstring calls an array beside the output that is no weights: said to be untried.
+_OF_ANOTHER = re.compile(r"(?i)score|logit|mask|ind(?:ex|ices)|log[_ -]?(?:weight|soft|sum|prob)|lse|\bstat|present|past|cache|unnormali[sz]ed")
+
+
 def _beside(trial: Trial, tensors: Tensors) -> tuple[str, ...]:
     """What is returned beside output and weights, and is no maximum, sum or logarithm of the sum of a row: nothing says what it should be."""
-    result, scores = trial.unmasked(tensors), tensors["q"] @ tensors["k"].swapaxes(-1, -2) / np.sqrt(tensors["q"].shape[-1])
-    if trial.subject.slices is not None or not isinstance(result.raw, (tuple, list)):
-        return ()
+    subject, result = trial.subject, trial.unmasked(tensors)
+    if result.weights is not None and _OF_ANOTHER.search(told(trial.binding.function)):
+        if not _same(to_numpy(result.weights).sum(-1), np.ones(result.weights.shape[:-1])):
+            result.weights = None
+    subject.helpers["no_weights"] = result.weights is None  # with other numbers of keys an array may look like them
+    returned = result.raw if isinstance(result.raw, (tuple, list)) else ()
+    scores = tensors["q"] @ tensors["k"].swapaxes(-1, -2) / np.sqrt(tensors["q"].shape[-1])
     top = scores.max(-1)
     total = np.exp(scores - top[..., None]).sum(-1)
     known, others = (top, total, top + np.log(total), (top + np.log(total)) / np.log(2)), []
-    for index, value in enumerate(result.raw):
+    for index, value in enumerate(returned):
         if value is None or value is result.out or value is result.weights:
             continue
         found = to_numpy(value) if is_array(value) else np.zeros(0)
         found = found[..., 0] if found.shape == (*top.shape, 1) else found
-        if not any(found.shape == one.shape and _same(found, one) for one in known):
+        if subject.slices is not None or not any(found.shape == one.shape and _same(found, one) for one in known):
             others.append(f"returned[{index}]")
     return tuple(others)
 
