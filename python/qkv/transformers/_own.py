@@ -58,9 +58,10 @@ def _mpnet(
     return (self.o(torch.cat(made, 1).transpose(0, 1).flatten(1)[None]),)
 
 
-def _deberta_mask(original: Method) -> Method:
+@_replaces
+def _deberta_mask(original: Method, self: Any, mask: Any) -> Any:
     """DebertaV2Encoder.get_attention_mask: none [B, 1, T, T] where a text attends itself."""
-    return functools.wraps(original)(lambda self, mask: original(self, mask) if running.get() is None else mask)
+    return original(self, mask) if running.get() is None else mask
 
 
 @_replaces
