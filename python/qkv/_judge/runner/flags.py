@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from . import building
-from .calling import Binding
+from .calling import Binding, Result
 from .contracts import names, tasks
 from .errors import FAILURES
 from .first_calls import Trial
 from .frameworks import is_array, reads, source_of, to_numpy, told
 from .match import arguments_of, required
 from .slots import Tensors
-from .subject import Skipped, causal_mask, padding_mask, square
+from .subject import Skipped, attended, causal_mask, padding_mask, square
 
 #: Words of code whose flag means another triangle.
 _OTHERWISE = re.compile(r"(?i)strict|exclu|look_?-? ?ahead|shift|delay|不(?:含|包括)自身|不能看到?自己")
@@ -105,17 +105,8 @@ def _note(trial: Trial, name: str, found: dict[str, str]) -> None:
         subject.has["metadata"] = {**subject.has.get("metadata", {}), **found}
 
 
-#: Names of what the scores are multiplied by, and the number that is tried.
+#: Names of what the scores are multiplied by; the number that is tried.
 _SCALES, _SCALE = ("scale", "softmaxscale", "smscale", "scaling"), 0.37
-
-
-def _formula(tensors: Tensors, scale: float, bias: Any = 0) -> np.ndarray:
-    """q [B, .., Tq, D] with as many heads as k and v, or a multiple."""
-    q, k, v = (tensors[name] for name in "qkv")
-    k, v = (x if x.shape[1] == q.shape[1] or q.ndim < 4 else x.repeat(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    scores = q @ k.swapaxes(-1, -2) * scale + bias
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ v
 
 
 def _called(trial: Trial, tensors: Tensors, **given: Any) -> np.ndarray:
@@ -123,7 +114,7 @@ def _called(trial: Trial, tensors: Tensors, **given: Any) -> np.ndarray:
     other = copy.copy(trial)
     other.binding = copy.copy(trial.binding)
     other.binding.function = functools.partial(trial.binding.function, **given)
-    return np.asarray(to_numpy(other.call(tensors).out), np.float64)
+    return _out(other, tensors)
 
 
 def _scales(trial: Trial, tensors: Tensors, one: Any, asked: bool) -> str | None:
@@ -139,11 +130,11 @@ def _scales(trial: Trial, tensors: Tensors, one: Any, asked: bool) -> str | None
     else:
         return None
     got = _called(trial, tensors, **{one.name: value})
-    if any(_same(got, _formula(tensors, scale)) for scale in right):
+    if any(_same(got, attended(tensors, scale)["out"]) for scale in right):
         return ""
-    if _same(got, _formula(tensors, 1 / root)):  # what is read may count beside another option alone
+    if _same(got, attended(tensors)["out"]):  # what is read may count beside another option alone
         return f"{one.name}={value}: it gives what it gives without" if asked or not reads(trial.binding.function, one.name) else None
-    known = any(_same(got, _formula(tensors, scale)) for scale in others)  # a divisor, a factor more: its author's to say
+    known = any(_same(got, attended(tensors, scale)["out"]) for scale in others)  # a divisor, a factor more: its author's to say
     return f"{one.name}={value}: the scores are not q.k times {value}" if asked and value == _SCALE and not known else None
 
 
@@ -153,9 +144,12 @@ def _groups(trial: Trial, tensors: Tensors, name: str) -> str | None:
         return None
     rng = np.random.default_rng(16)
     grouped = {x: rng.standard_normal((one.shape[0], 4 if x == "q" else 2, *one.shape[2:])) for x, one in tensors.items()}
-    got, expected = _called(trial, grouped, **{name: True}), _formula(grouped, 1 / np.sqrt(grouped["q"].shape[-1]))
-    if got.shape != expected.shape or _same(got, expected):
-        return "" if got.shape == expected.shape else None
+    expected = attended({x: one if x == "q" else one.repeat(2, 1) for x, one in grouped.items()})["out"]
+    got = _called(trial, grouped, **{name: True})
+    if got.shape != expected.shape:
+        return None
+    if _same(got, expected):
+        return ""
     if re.search(r"(?i)%|\btil(?:e|ed|ing)\b|\bmod", told(trial.binding.function)):  # says which heads share one
         return None
     head = next(h for h in range(4) if not _same(got[:, h], expected[:, h]))
@@ -174,7 +168,7 @@ def _floats(trial: Trial, tensors: Tensors, asked: bool) -> str | None:
         got, kept = (trial.masked(form)({**tensors, "mask": mask}).out for form in (added, added._replace(added=False)))
     finally:
         subject.mask_form = chosen
-    expected, hidden = (_formula(tensors, 1 / np.sqrt(tensors["q"].shape[-1]), bias) for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
+    expected, hidden = (attended(tensors, bias=bias)["out"] for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
     if _same(to_numpy(got), expected) or _same(to_numpy(kept), hidden):  # added, or 1 and 0
         return ""
     return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
@@ -184,23 +178,20 @@ def _floats(trial: Trial, tensors: Tensors, asked: bool) -> str | None:
 _OF_ANOTHER = re.compile(r"(?i)score|logit|mask|ind(?:ex|ices)|log[_ -]?(?:weight|soft|sum|prob)|lse|\bstat|present|past|cache|unnormali[sz]ed")
 
 
-def _beside(trial: Trial, tensors: Tensors) -> tuple[str, ...]:
+def _beside(trial: Trial, result: Result, right: Tensors) -> tuple[str, ...]:
     """What is returned beside output and weights, and is no maximum, sum or logarithm of the sum of a row: nothing says what it should be."""
-    subject, result = trial.subject, trial.unmasked(tensors)
+    subject = trial.subject
     if result.weights is not None and _OF_ANOTHER.search(told(trial.binding.function)):
         if not _same(to_numpy(result.weights).sum(-1), np.ones(result.weights.shape[:-1])):
             result.weights = None
     subject.helpers["no_weights"] = result.weights is None  # with other numbers of keys an array may look like them
     returned = result.raw if isinstance(result.raw, (tuple, list)) else ()
-    scores = tensors["q"] @ tensors["k"].swapaxes(-1, -2) / np.sqrt(tensors["q"].shape[-1])
-    top = scores.max(-1)
-    total = np.exp(scores - top[..., None]).sum(-1)
-    known, others = (top, total, top + np.log(total), (top + np.log(total)) / np.log(2)), []
+    known, others = (right["top"], right["sum"], right["lse"], right["lse"] / np.log(2)), []
     for index, value in enumerate(returned):
         if value is None or value is result.out or value is result.weights:
             continue
         found = to_numpy(value) if is_array(value) else np.zeros(0)
-        found = found[..., 0] if found.shape == (*top.shape, 1) else found
+        found = found[..., 0] if found.shape == (*right["top"].shape, 1) else found
         if subject.slices is not None or not any(found.shape == one.shape and _same(found, one) for one in known):
             others.append(f"returned[{index}]")
     return tuple(others)
@@ -220,8 +211,9 @@ def try_options(trial: Trial) -> None:
     if form is not None and form.dtype == "bool" and not form.hides and not form.added:
         ways.append((binding.argument("mask"), functools.partial(_floats, trial, tensors, torchs)))
     with contextlib.suppress(Skipped, *FAILURES):
-        subject.helpers["callers"] += _beside(trial, tensors)
-        if ways and not _same(_out(trial, tensors), _formula(tensors, 1 / np.sqrt(tensors["q"].shape[-1]))):
+        result, right = trial.unmasked(tensors), attended(tensors)
+        subject.helpers["callers"] += _beside(trial, result, right)
+        if not _same(to_numpy(result.out), right["out"]):
             return
         for name, way in ways:
             with contextlib.suppress(Skipped, *FAILURES):

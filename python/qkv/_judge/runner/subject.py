@@ -205,8 +205,9 @@ class Subject:
             raise Skipped("it takes no argument base")
         self._mask(binding, tensors, values, start)
         if self.task == "backward" and "q" in tensors:
-            forward = _forward(tensors, values["causal"])
-            values.update({name: from_numpy(value, self.framework, self.dtype) for name, value in forward.items()})
+            rows, keys = tensors["q"].shape[-2], tensors["k"].shape[-2]
+            forward = attended(tensors, bias=np.where(np.tri(rows, keys, keys - rows, dtype=bool), 0, -np.inf) if values["causal"] else 0)
+            values.update({name: from_numpy(forward[name], self.framework, self.dtype) for name in ("weights", "out", "lse")})
         return values
 
     def _of_part(self, binding: Binding, metadata: Words, leaves: dict[str, Any]) -> dict[str, Any]:
@@ -305,15 +306,15 @@ class Subject:
         return [leaves[name] for name in inputs] + owned, collect
 
 
-def _forward(tensors: Tensors, causal: bool) -> Tensors:
-    """What a gradient by hand may be given: the weights, the output and the logarithm of each row's sum."""
-    scores = tensors["q"] @ np.swapaxes(tensors["k"], -1, -2) / np.sqrt(tensors["q"].shape[-1])
-    if causal:
-        scores = np.where(np.tri(*scores.shape[-2:], scores.shape[-1] - scores.shape[-2], dtype=bool), scores, -np.inf)
+def attended(tensors: Tensors, scale: float | None = None, bias: Any = 0) -> Tensors:
+    """The formula of q, k, v, by 1/sqrt(D) without a scale: weights, output, and of each row the largest score, the sum of exp(score -
+    that), and the logarithm of the row's sum."""
+    products = tensors["q"] @ np.swapaxes(tensors["k"], -1, -2)
+    scores = (products / np.sqrt(tensors["q"].shape[-1]) if scale is None else products * scale) + bias
     top = scores.max(-1, keepdims=True)
     sums = np.exp(scores - top).sum(-1, keepdims=True)
     weights = np.exp(scores - top) / sums
-    return {"weights": weights, "out": weights @ tensors["v"], "lse": (top + np.log(sums))[..., 0]}
+    return {"weights": weights, "out": weights @ tensors["v"], "top": top[..., 0], "sum": sums[..., 0], "lse": (top + np.log(sums))[..., 0]}
 
 
 def set_training(target: Any, train: bool) -> None:
