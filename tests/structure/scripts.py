@@ -53,20 +53,23 @@ def release(folder):
 
 
 def verify_release(folder):
-    """A stage that passed is passed over on the same commit, never where something is not committed, or changed while it ran; a name that
-    is none is an error."""
-    repository(folder, "scripts/verify-release", "chosen=() failed=()", 'stage_arm() { figure 1; [ -z "${EDIT:-}" ] || echo "$EDIT" >new.txt; }')
+    """A stage that passed is passed over while its files are the same, never where one of them is not committed, or changed while it ran; a name
+    that is none is an error."""
+    stub = 'stage_arm() { figure 1; [ -z "${EDIT:-}" ] || echo "$EDIT" >src/new.txt; }'
+    repository(folder, "scripts/verify-release", "chosen=() failed=()", stub)
     script = folder / "scripts/verify-release"
-    script.write_text(re.sub(r"(readonly stages=').*?(\narm )", r"\1\2", script.read_text(encoding="utf-8"), flags=re.S), encoding="utf-8")
+    script.write_text(re.sub(r'(readonly stages=").*?(\narm )', r"\1\2", script.read_text(encoding="utf-8"), flags=re.S), encoding="utf-8")
     (folder / "docs/dev").mkdir(parents=True)
+    (folder / "src").mkdir()
     subprocess.run(["git", "-C", folder, *WHO, "commit", "-qam", "one stage"], check=True)
     os.environ["EDIT"] = "while it runs"
     run(folder, "scripts/verify-release")
     del os.environ["EDIT"]
-    (folder / "new.txt").unlink()
-    for what, runs in (("changed while it ran", True), ("again", False), ("changed", True), ("changed again", True)):
-        if what == "changed":
-            (folder / "new.txt").write_text("not known to git\n", encoding="utf-8")
+    (folder / "src/new.txt").unlink()
+    for what, runs in (("changed while it ran", True), ("again", False), ("changed elsewhere", False), ("changed", True), ("changed again", True)):
+        new = {"changed elsewhere": "bench.txt", "changed": "src/new.txt"}.get(what)
+        if new:
+            (folder / new).write_text("not known to git\n", encoding="utf-8")
         code, text = run(folder, "scripts/verify-release")
         if code or runs != ("arm: passed" in text):
             yield f"verify-release, {what}: {code}, {text}"
