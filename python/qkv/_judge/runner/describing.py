@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from . import asked, blocks, building, match, parameters, parts, plain
+from . import asked, blocks, building, match, options, parameters, parts, plain
 from .calling import Binding
 from .contracts import names, tasks
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
 from .first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of
-from .flags import try_causal, try_options
+from .flags import try_causal
 from .frameworks import framework_of, is_module, makes_triangle, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
@@ -122,7 +122,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             subject.helpers["ungrouped"] = _ungrouped(trial)
             subject.helpers["callers"] += (*_axis(trial),)
             try_causal(trial, values, own)
-            try_options(trial)
+            options.try_options(trial)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise

@@ -1,0 +1,253 @@
+"""Options of the formula that no probe gives, and what a function returns beside its output and weights: a scale, fewer heads of k and v,
+masks of floats beside bool, two options at once; a maximum, a sum and a logarithm by their names. Not: what a layer is built with."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import functools
+import itertools
+import re
+import textwrap
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .calling import Result
+from .contracts import names
+from .errors import FAILURES
+from .first_calls import Trial
+from .flags import note, same
+from .frameworks import is_array, reads, source_of, to_numpy, told
+from .match import required
+from .slots import Tensors
+from .subject import Skipped, attended, causal_mask, padding_mask, square
+
+#: Names of what the scores are multiplied by; the number that is tried.
+_SCALES, _SCALE = ("scale", "softmaxscale", "smscale", "scaling"), 0.37
+
+
+class _Given(NamedTuple):
+    """One option, or several at once, and what they make of the formula."""
+
+    said: str = ""
+    values: dict[str, Any] = {}  # arguments by their names
+    scale: float | None = None
+    groups: bool = False
+    causal: bool = False
+    mask: bool = False
+
+
+class _Options:
+    """Calls of a function of q, k and v, each held to the formula."""
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial, self.tensors = trial, {name: trial.ran[name] for name in "qkv"}
+        self.weights = False  # whether they are the formula's without an option
+        self.followed: list[_Given] = []
+
+    def result(self, tensors: Tensors, given: _Given = _Given()) -> Result:
+        other = copy.copy(self.trial)
+        other.binding = copy.copy(self.trial.binding)
+        other.binding.function = functools.partial(self.trial.binding.function, **given.values)
+        other.metadata = {**self.trial.metadata, "causal": str(int(given.causal))}
+        return other.call(tensors if "mask" in tensors else {name: tensors[name] for name in "qkv"})
+
+    def out(self, tensors: Tensors, **values: Any) -> np.ndarray:
+        return np.asarray(to_numpy(self.result(tensors, _Given(values=values)).out), np.float64)
+
+    def holds(self, given: _Given) -> bool:
+        """Whether output and weights are the formula's with all that is given."""
+        tensors = grouped(self.tensors) if given.groups else self.tensors
+        tensors = square(tensors) if given.causal else tensors
+        keep = np.ones((), bool)
+        if given.mask:
+            keep = padding_mask(tensors, 1, 2)
+            if self.trial.subject.mask_form.of(keep, tensors["q"].shape[1], "numpy", "float64") is None:
+                keep = causal_mask(tensors)
+        asked = {**tensors, "mask": keep} if given.mask else tensors
+        if given.causal:
+            keep = keep & causal_mask(tensors)
+        keep = keep[:, 0] if keep.ndim == 4 and tensors["q"].ndim == 3 else keep
+        whole = {name: one if name == "q" or not given.groups else one.repeat(2, 1) for name, one in tensors.items()}
+        right, got = attended(whole, given.scale, np.where(keep, 0, -np.inf)), self.result(asked, given)
+        weights = to_numpy(got.weights) if self.weights and got.weights is not None else right["weights"]
+        return same(to_numpy(got.out), right["out"]) and same(weights, right["weights"])
+
+    def pairs(self) -> str:
+        """What was seen of two options that are followed alone and not together; "" of none."""
+        binding, formed = self.trial.binding, self.trial.subject.mask_form is not None
+        alone = [*self.followed, *(_Given(f"{binding.argument(role)}{'=True' * (role == 'causal')}", **{role: True})
+                                   for role in ("causal", "mask") if binding.takes(role) and (formed or role == "causal"))]  # fmt: skip
+        for one, other in itertools.combinations(alone, 2):
+            if one.causal and other.mask:  # which of them counts is its author's to say
+                continue
+            both = _Given(f"{one.said} and {other.said}", {**one.values, **other.values}, one.scale if other.scale is None else other.scale,
+                          one.groups or other.groups, other.causal, other.mask)  # fmt: skip
+            with contextlib.suppress(Skipped, *FAILURES):
+                if self.holds(one) and self.holds(other) and not self.holds(both):
+                    return f"{both.said}: each gives the formula's numbers alone, together they do not"
+        return ""
+
+    def scales(self, one: Any, asked: bool) -> str | None:
+        """"": the argument does what it says; what was seen of one that does not; None: nothing can be said."""
+        root = np.sqrt(self.tensors["q"].shape[-1])
+        own, inverse = [_SCALE, _SCALE / root], [1 / _SCALE, 1 / _SCALE / root]
+        if isinstance(one.default, bool):
+            value, right, others = not one.default, [1.0], []
+        elif one.default is None:
+            value, right, others = _SCALE, own[:1], own[1:] + inverse
+        elif isinstance(one.default, (int, float)):
+            value, right, others = _SCALE, own + inverse, []
+        else:
+            return None
+        got = self.out(self.tensors, **{one.name: value})
+        for scale in right:
+            if same(got, attended(self.tensors, scale)["out"]):
+                self.followed.append(_Given(f"{one.name}={value}", {one.name: value}, scale))
+                return ""
+        if same(got, attended(self.tensors)["out"]):  # what is read may count beside another option alone
+            unread = asked or not reads(self.trial.binding.function, one.name)
+            return f"{one.name}={value}: it gives what it gives without" if unread else None
+        known = any(same(got, attended(self.tensors, scale)["out"]) for scale in others)  # a divisor, a factor more: its author's to say
+        return f"{one.name}={value}: the scores are not q.k times {value}" if asked and value == _SCALE and not known else None
+
+    def groups(self, name: str) -> str | None:
+        """As scales, for a flag with which neighbouring heads of q share one of k and v."""
+        if self.tensors["q"].ndim != 4:
+            return None
+        tensors, function = grouped(self.tensors), self.trial.binding.function
+        expected = attended({x: one if x == "q" else one.repeat(2, 1) for x, one in tensors.items()})["out"]
+        got = self.out(tensors, **{name: True})
+        if got.shape != expected.shape:
+            return None
+        if same(got, expected):
+            self.followed.append(_Given(f"{name}=True", {name: True}, groups=True))
+            return ""
+        if re.search(r"(?i)%|\btil(?:e|ed|ing)\b|\bmod", told(function)):  # says which heads share one
+            return None
+        head = next(h for h in range(4) if not same(got[:, h], expected[:, h]))
+        return f"{name}=True, 4 heads of q on 2 of k and v: head {head} of q gives other numbers than on head {head // 2} of k and v"
+
+    def floats(self, asked: bool) -> str | None:
+        """As scales, for a mask that is bool, or numbers that are added to the scores."""
+        trial, tensors = self.trial, self.tensors
+        subject, name = trial.subject, trial.binding.argument("mask")
+        chosen, own = subject.mask_form, (padding_mask(tensors, 1, 2), causal_mask(tensors))
+        mask = next(one for one in own if chosen.of(one, 1, subject.framework, subject.dtype) is not None)
+        noise = np.random.default_rng(17).standard_normal(mask.shape[-1])
+        numbers = np.where(mask if tensors["q"].ndim == 4 else mask[:, 0], noise, -np.inf)
+        added = chosen._replace(dtype="float", hides=False, added=True, shift=noise)
+        try:
+            got, kept = (trial.masked(form)({**tensors, "mask": mask}).out for form in (added, added._replace(added=False)))
+        finally:
+            subject.mask_form = chosen
+        expected, hidden = (attended(tensors, bias=bias)["out"] for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
+        if same(to_numpy(got), expected) or same(to_numpy(kept), hidden):  # added, or 1 and 0
+            return ""
+        return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
+
+
+def grouped(tensors: Tensors) -> Tensors:
+    """4 heads of q on 2 of k and v."""
+    rng = np.random.default_rng(16)
+    return {x: rng.standard_normal((one.shape[0], 4 if x == "q" else 2, *one.shape[2:])) for x, one in tensors.items()}
+
+
+#: Names of what is returned beside the output, and what they may be: also of scores in powers of two; a sum without the maximum taken off.
+_STATISTICS = {
+    **dict.fromkeys(("lse", "logsumexp", "softmaxlse", "rowlse", "logsum"), ("lse", "lse2")),
+    **dict.fromkeys(("m", "mi", "max", "rowmax", "maxima", "maximum", "runningmax"), ("top", "top2")),
+    **dict.fromkeys(("l", "li"), ("sum", "total", "lse", "lse2")),  # FlashAttention-2's L is the logarithm
+    **dict.fromkeys(("sum", "rowsum", "expsum", "sumexp", "denom", "denominator", "normalizer", "runningsum"), ("sum", "total")),
+}
+_CALLED = {"lse": "the logarithm of the sum", "top": "the largest score", "sum": "the sum of exp(score - the largest)"}
+#: What a docstring calls an array beside the output that is no weights: said to be untried.
+_OF_ANOTHER = re.compile(r"(?i)score|logit|mask|ind(?:ex|ices)|log[_ -]?(?:weight|soft|sum|prob)|lse|\bstat|present|past|cache|unnormali[sz]ed")
+
+
+def _names(function: Any, count: int) -> list[str]:
+    """Of the values of the tuple that a function returns, where every return gives them the same names; "" of an expression."""
+    with contextlib.suppress(SyntaxError):
+        tree = ast.parse(textwrap.dedent(source_of(function)))
+        given = [one.value.elts for one in ast.walk(tree) if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)]
+        texts = [[value.id if isinstance(value, ast.Name) else "" for value in one] for one in given if len(one) == count]
+        if texts and all(one == texts[0] for one in texts):
+            return texts[0]
+    return [""] * count
+
+
+def _returned(function: Any, raw: Any) -> list[tuple[str, str, Any]]:
+    """(how it is said, its name, value) of everything that a call returned."""
+    if isinstance(raw, (tuple, list)):
+        own = getattr(raw, "_fields", None) or _names(function, len(raw))
+        return [(f"returned[{index}]", name, value) for index, (name, value) in enumerate(zip(own, raw))]
+    if isinstance(raw, dict):
+        return [(f'returned["{name}"]', str(name), value) for name, value in raw.items()]
+    if is_array(raw) or not hasattr(raw, "__dict__"):
+        return []
+    return [(f"returned.{name}", name, value) for name, value in vars(raw).items()]
+
+
+def _beside(trial: Trial, result: Result, right: Tensors) -> tuple[tuple[str, ...], str]:
+    """(what is returned beside output and weights of which nothing says what it should be, what was seen of one that is not what its name
+    says)."""
+    subject, function = trial.subject, trial.binding.function
+    returned = _returned(function, result.raw)
+    said = " ".join([told(function), *(name for _, name, value in returned if value is result.weights and not isinstance(result.raw, tuple))])
+    if result.weights is not None and _OF_ANOTHER.search(said):
+        if not same(to_numpy(result.weights).sum(-1), np.ones(result.weights.shape[:-1])):
+            result.weights = None
+    subject.helpers["no_weights"] = result.weights is None  # with other numbers of keys an array may look like them
+    known = {**{name: right[name] for name in ("lse", "top", "sum")}, "lse2": right["lse"] / np.log(2), "top2": right["top"] / np.log(2),
+             "total": np.exp(right["lse"])}  # fmt: skip
+    others, seen = [], ""
+    for label, name, value in returned:
+        if value is None or value is result.out or value is result.weights:
+            continue
+        found = to_numpy(value) if is_array(value) else np.zeros(0)
+        found = found[..., 0] if found.shape == (*right["top"].shape, 1) else found
+        like = [one for one, numbers in known.items() if found.shape == numbers.shape and same(found, numbers)]
+        wanted = _STATISTICS.get(names.key(name), ())
+        if subject.slices is not None or (not like and (found.shape != right["top"].shape or "lse" not in wanted)):
+            others.append(label)
+        elif wanted and not {*like} & {*wanted}:
+            is_like = f": it is {_CALLED[like[0].rstrip('2')]}" if like and like[0] in (*_CALLED, "lse2", "top2") else ""
+            seen = seen or f"{label}, {name}, is not {_CALLED[wanted[0]]} of each row{is_like}"
+    return tuple(others), seen
+
+
+def try_options(trial: Trial) -> None:
+    """Of a function of q, k and v that is right without: a scale, fewer heads of k and v, masks of floats, pairs of them with the others;
+    what it returns. Notes for the verdict."""
+    subject, binding = trial.subject, trial.binding
+    if subject.kind != "function" or subject.task not in ("sdpa", "flash"):
+        return
+    options = _Options(trial)
+    optional = {names.key(one.name): one for one in binding.parameters if binding.roles[one.name] is None and not required(one)}
+    torchs = names.key(subject.name) == "scaleddotproductattention" and "enablegqa" in optional
+    ways = [(one.name, functools.partial(options.scales, one, torchs)) for key, one in optional.items() if key in _SCALES]
+    ways += [(one.name, functools.partial(options.groups, one.name)) for key, one in optional.items() if key == "enablegqa"]
+    form = subject.mask_form if binding.takes("mask") and re.search(r"\bdtype|is_floating_point", source_of(binding.function)) else None
+    if form is not None and form.dtype == "bool" and not form.hides and not form.added:
+        ways.append((binding.argument("mask"), functools.partial(options.floats, torchs)))
+    with contextlib.suppress(Skipped, *FAILURES):
+        result, right = options.result(options.tensors), attended(options.tensors)
+        untried, seen = _beside(trial, result, right)
+        subject.helpers["callers"] += untried
+        if not same(to_numpy(result.out), right["out"]):
+            return
+        if seen:
+            subject.has["metadata"] = {**subject.has.get("metadata", {}), "unheeded": seen, "unheeded_as": "statistic-mislabelled"}
+        options.weights = result.weights is not None and same(to_numpy(result.weights), right["weights"])
+        for name, way in ways:
+            with contextlib.suppress(Skipped, *FAILURES):
+                seen = way()
+                if seen is None:
+                    continue
+                with subject.branches.watched():
+                    way()
+                note(trial, name, {"unheeded": seen, "unheeded_as": "option-not-followed"} if seen else {})
+        if options.followed and (seen := options.pairs()):
+            note(trial, options.followed[0].said.partition("=")[0], {"unheeded": seen, "unheeded_as": "option-not-followed"})
