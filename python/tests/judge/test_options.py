@@ -69,6 +69,8 @@ def test_options_of_pytorchs_name_are_pytorchs(tmp_path: Path, old: str, new: st
 def test_a_scale_that_nobody_reads_is_named(tmp_path: Path, option: str) -> None:
     found, text = exchanged(subject_of(tmp_path, OPTION.replace("OPTION", option).replace("USED", "q.shape[-1] ** -0.5")))
     assert [one["id"] for one in found["mistakes"]] == ["option-not-followed"] and "it gives what it gives without" in text
+    said = OPTION.replace("v, OPTION):", f'v, {option}):\n    "The scale is ignored."').replace("USED", "q.shape[-1] ** -0.5")
+    assert right(subject_of(tmp_path, said))
 
 
 @pytest.mark.parametrize("says", ["hidden scores become -inf", "1 = visible, additive inside", "掩码 1 = 可见，相当于加 -inf"])
@@ -133,6 +135,10 @@ from typing import NamedTuple
 class Answer:
     out: np.ndarray
     lse: np.ndarray
+@dataclass(slots=True)
+class Slots:
+    out: np.ndarray
+    lse: np.ndarray
 class Pair(NamedTuple):
     out: np.ndarray
     logsumexp: np.ndarray
@@ -148,18 +154,41 @@ def sdpa(q, k, v, scale=None):
 
 @pytest.mark.parametrize(("returned", "seen"), [
     ("return out, m, l", ""), ("return out, L", ""), ("lse = lse2; return out, lse", ""), ("return {'out': out, 'lse': L}", ""),
-    ("return Answer(out, L)", ""), ("return Pair(out, L)", ""), ("l = np.exp(s).sum(-1); return out, l", ""),
+    ("return Answer(out, L)", ""), ("return Pair(out, L)", ""), ("return Slots(out, L)", ""), ("return out, L.swapaxes(1, 2)", None), ("l = np.exp(s).sum(-1); return out, l", ""),
     ("return {'output': out, 'weights': e / l, 'row_max': m, 'denominator': l}", ""),
     ("lse = m; return out, lse", "returned[1], lse, is not the logarithm of the sum of each row: it is the largest score"),
-    ("lse = np.log(l); return out, lse", "returned[1], lse, is not the logarithm of the sum of each row"),
-    ("m, l = l, m; return out, m, l", "returned[1], m, is not the largest score of each row: it is the sum"),
+    ("lse = np.log(l); return out, lse", "returned[1], lse, is not the logarithm of the sum of each row: it is the logarithm of the sum of exp"),
+    # Right, or nobody's business: letters, names of functions inside, half precision, what is returned by another name.
+    ("m = L; return out, m", ""), ("l = 1 / l; return out, m, l", None), ("m, l = l, m; return out, m, l", ""), ("lse = L / 3; return out, lse", None),
+    ("def stats(): return m, l\n    both = out, m\n    return both", ""), ("lse = L.astype(np.float16); return out, lse", ""),
+    ("denominator = L; return out, denominator", ""), ("return {'out': out, 'lse': L, 'of': np.full(q.shape[:-1], 'row')}", None),
+    ("row_max = l; return out, row_max[..., 0]", "returned[1], row_max, is not the largest score of each row: it is the sum"),
     ("return {'out': out, 'lse': l[..., 0]}", 'returned["lse"], lse, is not the logarithm'),
     ("return Answer(out, m[..., 0])", "returned.lse, lse, is not the logarithm"), ("return Pair(out, l)", "returned[1], logsumexp, is not"),
 ])  # fmt: skip
 def test_statistics_are_what_their_names_say(tmp_path: Path, returned: str, seen: str) -> None:
     found, text = exchanged(subject_of(tmp_path, STATISTICS.replace("RETURNED", returned)))
-    assert [one["id"] for one in found["mistakes"]] == ["statistic-mislabelled"] * bool(seen) and seen in text
-    assert found["verdict"] == ("wrong" if seen else "right") and not found["untried"]
+    assert [one["id"] for one in found["mistakes"]] == ["statistic-mislabelled"] * bool(seen) and (seen or "") in text
+    assert found["verdict"] == ("wrong" if seen else "right") and len(found["untried"]) == (seen is None)
+
+
+@pytest.mark.parametrize(("lse", "seen"), [
+    ("s.logsumexp(-1)", ""), ("s.logsumexp(-1) / math.log(2)", ""), ("plain.logsumexp(-1)", "scale=0.37: the output follows it, returned[1] does not"),
+    ("(plain * factor).logsumexp(-1)", "causal=True: the output follows it, returned[1] does not"),
+])  # fmt: skip
+def test_the_logarithm_follows_what_the_output_follows(tmp_path: Path, lse: str, seen: str) -> None:
+    pytest.importorskip("torch")
+    found, text = exchanged(subject_of(tmp_path, f"""
+import math, torch
+def attention(q, k, v, causal=False, scale=None):
+    factor = 1 if scale is None else scale * q.shape[-1] ** 0.5
+    plain = q @ k.mT / q.shape[-1] ** 0.5
+    s = plain * factor
+    if causal:
+        s = s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool).triu(1 + s.shape[-1] - s.shape[-2]), -torch.inf)
+    return s.softmax(-1) @ v, {lse}
+"""))
+    assert [one["id"] for one in found["mistakes"]] == ["option-not-followed"] * bool(seen) and seen in text
 
 
 @pytest.mark.parametrize(("returned", "untried"), [

@@ -187,6 +187,12 @@ class Binding:
         return result
 
 
+def attributes(thing: Any) -> dict[str, Any]:
+    """Of an object, or of its slots."""
+    slots = [name for name in getattr(type(thing), "__slots__", ()) if hasattr(thing, name)]
+    return {**{name: getattr(thing, name) for name in slots}, **getattr(thing, "__dict__", {})}
+
+
 class Result:
     """What a call gave: `out`, `weights` or None, and `raw` as returned."""
 
@@ -201,8 +207,8 @@ class Result:
             self._sequence(list(raw), expected)
         elif isinstance(raw, dict):
             self._named(raw)
-        elif raw is not None and hasattr(raw, "__dict__"):
-            self._named(vars(raw))
+        elif raw is not None:
+            self._named(attributes(raw))
 
     def _sequence(self, values: list[Any], expected: tuple[int, ...]) -> None:
         order = [index for index, value in enumerate(values) if is_array(value)]

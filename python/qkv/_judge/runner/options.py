@@ -7,14 +7,16 @@ import ast
 import contextlib
 import copy
 import functools
+import inspect
 import itertools
 import re
 import textwrap
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .calling import Result
+from .calling import Result, attributes
 from .contracts import names
 from .errors import FAILURES
 from .first_calls import Trial
@@ -26,6 +28,8 @@ from .subject import Skipped, attended, causal_mask, padding_mask, square
 
 #: Names of what the scores are multiplied by; the number that is tried.
 _SCALES, _SCALE = ("scale", "softmaxscale", "smscale", "scaling"), 0.37
+#: Of an argument that is there for its callers' sake.
+_UNHEEDED = re.compile(r"(?i)ignor|compatib|unused|not used|signature|忽略|兼容|未使用|不使用")
 
 
 class _Given(NamedTuple):
@@ -45,6 +49,7 @@ class _Options:
     def __init__(self, trial: Trial) -> None:
         self.trial, self.tensors = trial, {name: trial.ran[name] for name in "qkv"}
         self.weights = False  # whether they are the formula's without an option
+        self.logarithms: list[str] = []  # what is a row's lse then, as it is said
         self.followed: list[_Given] = []
 
     def result(self, tensors: Tensors, given: _Given = _Given()) -> Result:
@@ -57,8 +62,8 @@ class _Options:
     def out(self, tensors: Tensors, **values: Any) -> np.ndarray:
         return np.asarray(to_numpy(self.result(tensors, _Given(values=values)).out), np.float64)
 
-    def holds(self, given: _Given) -> bool:
-        """Whether output and weights are the formula's with all that is given."""
+    def differs(self, given: _Given) -> str:
+        """What is not the formula's with all that is given: "output", or what is returned beside it; "": all is."""
         tensors = grouped(self.tensors) if given.groups else self.tensors
         tensors = square(tensors) if given.causal else tensors
         keep = np.ones((), bool)
@@ -72,22 +77,33 @@ class _Options:
         keep = keep[:, 0] if keep.ndim == 4 and tensors["q"].ndim == 3 else keep
         whole = {name: one if name == "q" or not given.groups else one.repeat(2, 1) for name, one in tensors.items()}
         right, got = attended(whole, given.scale, np.where(keep, 0, -np.inf)), self.result(asked, given)
-        weights = to_numpy(got.weights) if self.weights and got.weights is not None else right["weights"]
-        return same(to_numpy(got.out), right["out"]) and same(weights, right["weights"])
+        if not same(to_numpy(got.out), right["out"]):
+            return "output"
+        if self.weights and got.weights is not None and not same(to_numpy(got.weights), right["weights"]):
+            return "weights"
+        beside = {label: value for label, _, value in _returned(self.trial.binding.function, got.raw)}
+        return next((label for label in self.logarithms if "lse" not in _like(beside.get(label), right)), "")
 
-    def pairs(self) -> str:
-        """What was seen of two options that are followed alone and not together; "" of none."""
+    def together(self) -> str:
+        """What was seen of an option that the output follows alone, or of two that are followed alone and not together; "" of none."""
         binding, formed = self.trial.binding, self.trial.subject.mask_form is not None
         alone = [*self.followed, *(_Given(f"{binding.argument(role)}{'=True' * (role == 'causal')}", **{role: True})
                                    for role in ("causal", "mask") if binding.takes(role) and (formed or role == "causal"))]  # fmt: skip
-        for one, other in itertools.combinations(alone, 2):
+        right = []
+        for one in alone:
+            with contextlib.suppress(Skipped, *FAILURES):
+                other = self.differs(one)
+                if other not in ("", "output"):
+                    return f"{one.said}: the output follows it, {other} does not"
+                right += [one] * (not other)
+        for one, other in itertools.combinations(right, 2):
             if one.causal and other.mask:  # which of them counts is its author's to say
                 continue
             both = _Given(f"{one.said} and {other.said}", {**one.values, **other.values}, one.scale if other.scale is None else other.scale,
                           one.groups or other.groups, other.causal, other.mask)  # fmt: skip
             with contextlib.suppress(Skipped, *FAILURES):
-                if self.holds(one) and self.holds(other) and not self.holds(both):
-                    return f"{both.said}: each gives the formula's numbers alone, together they do not"
+                if (what := self.differs(both)) != "":
+                    return f"{both.said}: each gives the formula's {what} alone, together they do not"
         return ""
 
     def scales(self, one: Any, asked: bool) -> str | None:
@@ -108,7 +124,8 @@ class _Options:
                 self.followed.append(_Given(f"{one.name}={value}", {one.name: value}, scale))
                 return ""
         if same(got, attended(self.tensors)["out"]):  # what is read may count beside another option alone
-            unread = asked or not reads(self.trial.binding.function, one.name)
+            function = self.trial.binding.function
+            unread = (asked or not reads(function, one.name)) and not _UNHEEDED.search(told(function))
             return f"{one.name}={value}: it gives what it gives without" if unread else None
         known = any(same(got, attended(self.tensors, scale)["out"]) for scale in others)  # a divisor, a factor more: its author's to say
         return f"{one.name}={value}: the scores are not q.k times {value}" if asked and value == _SCALE and not known else None
@@ -155,27 +172,53 @@ def grouped(tensors: Tensors) -> Tensors:
     return {x: rng.standard_normal((one.shape[0], 4 if x == "q" else 2, *one.shape[2:])) for x, one in tensors.items()}
 
 
-#: Names of what is returned beside the output, and what they may be: also of scores in powers of two; a sum without the maximum taken off.
+#: Names of what is returned beside the output, and what they may be: of scores in powers of two too, without the maximum taken off.
 _STATISTICS = {
-    **dict.fromkeys(("lse", "logsumexp", "softmaxlse", "rowlse", "logsum"), ("lse", "lse2")),
-    **dict.fromkeys(("m", "mi", "max", "rowmax", "maxima", "maximum", "runningmax"), ("top", "top2")),
-    **dict.fromkeys(("l", "li"), ("sum", "total", "lse", "lse2")),  # FlashAttention-2's L is the logarithm
-    **dict.fromkeys(("sum", "rowsum", "expsum", "sumexp", "denom", "denominator", "normalizer", "runningsum"), ("sum", "total")),
+    **dict.fromkeys(("lse", "logsumexp", "softmaxlse", "rowlse"), ("lse",)),
+    **dict.fromkeys(("max", "rowmax", "maxima", "maximum", "runningmax"), ("top",)),
+    **dict.fromkeys(("sum", "rowsum", "expsum", "sumexp", "runningsum"), ("sum", "total")),
+    **dict.fromkeys(("denom", "denominator", "normalizer"), ("sum", "total", "lse", "log")),
 }
-_CALLED = {"lse": "the logarithm of the sum", "top": "the largest score", "sum": "the sum of exp(score - the largest)"}
+_CALLED = {"lse": "the logarithm of the sum", "top": "the largest score", "sum": "the sum of exp(score - the largest)",
+           "log": "the logarithm of the sum of exp(score - the largest)", "total": "the sum of exp(score)"}  # fmt: skip
 #: What a docstring calls an array beside the output that is no weights: said to be untried.
 _OF_ANOTHER = re.compile(r"(?i)score|logit|mask|ind(?:ex|ices)|log[_ -]?(?:weight|soft|sum|prob)|lse|\bstat|present|past|cache|unnormali[sz]ed")
 
 
+#: Methods that change no number.
+_SHAPES = ("squeeze", "unsqueeze", "reshape", "view", "flatten", "detach", "contiguous", "copy", "clone", "float", "double", "to", "astype")
+
+
+def _name(value: ast.expr) -> str:
+    """Of a variable, whatever its shape becomes; "" of an expression."""
+    while True:
+        if isinstance(value, ast.Subscript):
+            value = value.value
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SHAPES:
+            value = value.func.value
+        else:
+            return value.id if isinstance(value, ast.Name) else ""
+
+
+def _own_returns(node: ast.AST) -> Iterator[ast.expr]:
+    """The values that a function itself returns, not those inside it."""
+    for one in ast.iter_child_nodes(node):
+        if isinstance(one, ast.Return) and one.value is not None:
+            yield from (one.value.body, one.value.orelse) if isinstance(one.value, ast.IfExp) else (one.value,)
+        elif not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            yield from _own_returns(one)
+
+
 def _names(function: Any, count: int) -> list[str]:
-    """Of the values of the tuple that a function returns, where every return gives them the same names; "" of an expression."""
-    with contextlib.suppress(SyntaxError):
-        tree = ast.parse(textwrap.dedent(source_of(function)))
-        given = [one.value.elts for one in ast.walk(tree) if isinstance(one, ast.Return) and isinstance(one.value, ast.Tuple)]
-        texts = [[value.id if isinstance(value, ast.Name) else "" for value in one] for one in given if len(one) == count]
-        if texts and all(one == texts[0] for one in texts):
-            return texts[0]
-    return [""] * count
+    """Of the values of the tuple that a function returns, as far as its returns agree; "" of an expression."""
+    found: list[set[str]] = [set() for _ in range(count)]
+    with contextlib.suppress(SyntaxError, IndexError):
+        tree = ast.parse(textwrap.dedent(source_of(function))) if inspect.unwrap(function) is function else ast.Module([], [])
+        for value in _own_returns(tree.body[0]):
+            if isinstance(value, ast.Tuple) and len(value.elts) == count:
+                for names_of_it, one in zip(found, value.elts):
+                    names_of_it |= {_name(one)} - ({""} if isinstance(one, ast.Constant) else set())
+    return [next(iter(one)) if len(one) == 1 else "" for one in found]
 
 
 def _returned(function: Any, raw: Any) -> list[tuple[str, str, Any]]:
@@ -185,36 +228,48 @@ def _returned(function: Any, raw: Any) -> list[tuple[str, str, Any]]:
         return [(f"returned[{index}]", name, value) for index, (name, value) in enumerate(zip(own, raw))]
     if isinstance(raw, dict):
         return [(f'returned["{name}"]', str(name), value) for name, value in raw.items()]
-    if is_array(raw) or not hasattr(raw, "__dict__"):
+    return [] if is_array(raw) else [(f"returned.{name}", name, value) for name, value in attributes(raw).items()]
+
+
+def _like(value: Any, right: Tensors) -> list[str]:
+    """Which of a row's statistics an array is, whatever its precision."""
+    found = to_numpy(value) if is_array(value) else np.zeros(0)
+    found = found[..., 0] if found.shape == (*right["top"].shape, 1) else found
+    if found.shape != right["top"].shape or not np.issubdtype(found.dtype, np.floating):
         return []
-    return [(f"returned.{name}", name, value) for name, value in vars(raw).items()]
+    lse, top, total = right["lse"], right["top"], right["sum"]
+    known = {"lse": (lse, lse / np.log(2)), "top": (top, top / np.log(2)), "sum": (total,), "log": (np.log(total), np.log2(total)),
+             "total": (np.exp(lse),)}  # fmt: skip
+    tolerance = 2e-2 if str(value.dtype).endswith("16") else 1e-4
+    return [name for name, ways in known.items() if any((np.abs(found - one) <= tolerance * (1 + np.abs(one))).all() for one in ways)]
 
 
-def _beside(trial: Trial, result: Result, right: Tensors) -> tuple[tuple[str, ...], str]:
+def _beside(options: _Options, result: Result, right: Tensors) -> tuple[tuple[str, ...], str]:
     """(what is returned beside output and weights of which nothing says what it should be, what was seen of one that is not what its name
     says)."""
-    subject, function = trial.subject, trial.binding.function
+    subject, function = options.trial.subject, options.trial.binding.function
     returned = _returned(function, result.raw)
     said = " ".join([told(function), *(name for _, name, value in returned if value is result.weights and not isinstance(result.raw, tuple))])
+    if result.weights is not None and result.weights.shape[-1] != options.tensors["k"].shape[-2]:
+        result.weights = None
     if result.weights is not None and _OF_ANOTHER.search(said):
         if not same(to_numpy(result.weights).sum(-1), np.ones(result.weights.shape[:-1])):
             result.weights = None
     subject.helpers["no_weights"] = result.weights is None  # with other numbers of keys an array may look like them
-    known = {**{name: right[name] for name in ("lse", "top", "sum")}, "lse2": right["lse"] / np.log(2), "top2": right["top"] / np.log(2),
-             "total": np.exp(right["lse"])}  # fmt: skip
     others, seen = [], ""
     for label, name, value in returned:
         if value is None or value is result.out or value is result.weights:
             continue
-        found = to_numpy(value) if is_array(value) else np.zeros(0)
-        found = found[..., 0] if found.shape == (*right["top"].shape, 1) else found
-        like = [one for one, numbers in known.items() if found.shape == numbers.shape and same(found, numbers)]
+        like: list[str] = []
+        with contextlib.suppress(*FAILURES):  # what cannot be made an array
+            like = _like(value, right)
         wanted = _STATISTICS.get(names.key(name), ())
-        if subject.slices is not None or (not like and (found.shape != right["top"].shape or "lse" not in wanted)):
+        if subject.slices is not None or not like or (like == ["log"] and not wanted):
             others.append(label)
         elif wanted and not {*like} & {*wanted}:
-            is_like = f": it is {_CALLED[like[0].rstrip('2')]}" if like and like[0] in (*_CALLED, "lse2", "top2") else ""
-            seen = seen or f"{label}, {name}, is not {_CALLED[wanted[0]]} of each row{is_like}"
+            seen = seen or f"{label}, {name}, is not {_CALLED[wanted[0]]} of each row: it is {_CALLED[like[0]]}"
+        elif "lse" in like:
+            options.logarithms.append(label)
     return tuple(others), seen
 
 
@@ -234,7 +289,7 @@ def try_options(trial: Trial) -> None:
         ways.append((binding.argument("mask"), functools.partial(options.floats, torchs)))
     with contextlib.suppress(Skipped, *FAILURES):
         result, right = options.result(options.tensors), attended(options.tensors)
-        untried, seen = _beside(trial, result, right)
+        untried, seen = _beside(options, result, right)
         subject.helpers["callers"] += untried
         if not same(to_numpy(result.out), right["out"]):
             return
@@ -249,5 +304,5 @@ def try_options(trial: Trial) -> None:
                 with subject.branches.watched():
                     way()
                 note(trial, name, {"unheeded": seen, "unheeded_as": "option-not-followed"} if seen else {})
-        if options.followed and (seen := options.pairs()):
-            note(trial, options.followed[0].said.partition("=")[0], {"unheeded": seen, "unheeded_as": "option-not-followed"})
+        if seen := options.together():
+            subject.has["metadata"] = {**subject.has.get("metadata", {}), "unheeded": seen, "unheeded_as": "option-not-followed"}
