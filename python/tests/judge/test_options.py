@@ -172,6 +172,16 @@ def test_statistics_are_what_their_names_say(tmp_path: Path, returned: str, seen
     assert found["verdict"] == ("wrong" if seen else "right") and len(found["untried"]) == (seen is None)
 
 
+def test_causal_functions_are_held_too(tmp_path: Path) -> None:
+    text = STATISTICS.replace("def sdpa(", "def causal_attention(").replace("    m = s", "    s = np.where(np.tri(s.shape[-1], dtype=bool), s, -np.inf)\n    m = s")
+    for returned, used, seen in (
+        ("return out, L", "scale", ""), ("return out, L", "q.shape[-1] ** -0.5", None), ("lse = l; return out, lse", "scale", "statistic-mislabelled"),
+        ("return out, L - m[..., 0]", "scale", None),
+    ):  # fmt: skip
+        found, _ = exchanged(subject_of(tmp_path, text.replace("RETURNED", returned).replace("else scale)", f"else {used})")))
+        assert [one["id"] for one in found["mistakes"]] == [seen] * bool(seen) and len(found["untried"]) == (seen is None)
+
+
 @pytest.mark.parametrize(("lse", "seen"), [
     ("s.logsumexp(-1)", ""), ("s.logsumexp(-1) / math.log(2)", ""), ("plain.logsumexp(-1)", "scale=0.37: the output follows it, returned[1] does not"),
     ("(plain * factor).logsumexp(-1)", "causal=True: the output follows it, returned[1] does not"),

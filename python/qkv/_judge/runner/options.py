@@ -48,6 +48,7 @@ class _Options:
 
     def __init__(self, trial: Trial) -> None:
         self.trial, self.tensors = trial, {name: trial.ran[name] for name in "qkv"}
+        self.causal = trial.subject.task == "causal"  # always
         self.weights = False  # whether they are the formula's without an option
         self.logarithms: list[str] = []  # what is a row's lse then, as it is said
         self.followed: list[_Given] = []
@@ -56,8 +57,12 @@ class _Options:
         other = copy.copy(self.trial)
         other.binding = copy.copy(self.trial.binding)
         other.binding.function = functools.partial(self.trial.binding.function, **given.values)
-        other.metadata = {**self.trial.metadata, "causal": str(int(given.causal))}
+        other.metadata = {**self.trial.metadata, "causal": str(int(given.causal or self.causal))}
         return other.call(tensors if "mask" in tensors else {name: tensors[name] for name in "qkv"})
+
+    def formula(self, tensors: Tensors, scale: float | None = None, bias: Any = 0) -> Tensors:
+        future = np.where(np.tri(tensors["q"].shape[-2], tensors["k"].shape[-2], dtype=bool), 0, -np.inf) if self.causal else 0
+        return attended(tensors, scale, bias + future)
 
     def out(self, tensors: Tensors, **values: Any) -> np.ndarray:
         return np.asarray(to_numpy(self.result(tensors, _Given(values=values)).out), np.float64)
@@ -76,7 +81,7 @@ class _Options:
             keep = keep & causal_mask(tensors)
         keep = keep[:, 0] if keep.ndim == 4 and tensors["q"].ndim == 3 else keep
         whole = {name: one if name == "q" or not given.groups else one.repeat(2, 1) for name, one in tensors.items()}
-        right, got = attended(whole, given.scale, np.where(keep, 0, -np.inf)), self.result(asked, given)
+        right, got = self.formula(whole, given.scale, np.where(keep, 0, -np.inf)), self.result(asked, given)
         if not same(to_numpy(got.out), right["out"]):
             return "output"
         if self.weights and got.weights is not None and not same(to_numpy(got.weights), right["weights"]):
@@ -86,9 +91,10 @@ class _Options:
 
     def together(self) -> str:
         """What was seen of an option that the output follows alone, or of two that are followed alone and not together; "" of none."""
-        binding, formed = self.trial.binding, self.trial.subject.mask_form is not None
-        alone = [*self.followed, *(_Given(f"{binding.argument(role)}{'=True' * (role == 'causal')}", **{role: True})
-                                   for role in ("causal", "mask") if binding.takes(role) and (formed or role == "causal"))]  # fmt: skip
+        binding = self.trial.binding
+        tried = {"causal": not self.causal, "mask": self.trial.subject.mask_form is not None}
+        alone = self.followed + [_Given(f"{binding.argument(role)}{'=True' * (role == 'causal')}", **{role: True})
+                                 for role in tried if tried[role] and binding.takes(role)]  # fmt: skip
         right = []
         for one in alone:
             with contextlib.suppress(Skipped, *FAILURES):
@@ -120,14 +126,14 @@ class _Options:
             return None
         got = self.out(self.tensors, **{one.name: value})
         for scale in right:
-            if same(got, attended(self.tensors, scale)["out"]):
+            if same(got, self.formula(self.tensors, scale)["out"]):
                 self.followed.append(_Given(f"{one.name}={value}", {one.name: value}, scale))
                 return ""
-        if same(got, attended(self.tensors)["out"]):  # what is read may count beside another option alone
+        if same(got, self.formula(self.tensors)["out"]):  # what is read may count beside another option alone
             function = self.trial.binding.function
             unread = (asked or not reads(function, one.name)) and not _UNHEEDED.search(told(function))
             return f"{one.name}={value}: it gives what it gives without" if unread else None
-        known = any(same(got, attended(self.tensors, scale)["out"]) for scale in others)  # a divisor, a factor more: its author's to say
+        known = any(same(got, self.formula(self.tensors, scale)["out"]) for scale in others)  # a divisor, a factor more: its author's to say
         return f"{one.name}={value}: the scores are not q.k times {value}" if asked and value == _SCALE and not known else None
 
     def groups(self, name: str) -> str | None:
@@ -135,7 +141,7 @@ class _Options:
         if self.tensors["q"].ndim != 4:
             return None
         tensors, function = grouped(self.tensors), self.trial.binding.function
-        expected = attended({x: one if x == "q" else one.repeat(2, 1) for x, one in tensors.items()})["out"]
+        expected = self.formula({x: one if x == "q" else one.repeat(2, 1) for x, one in tensors.items()})["out"]
         got = self.out(tensors, **{name: True})
         if got.shape != expected.shape:
             return None
@@ -160,7 +166,7 @@ class _Options:
             got, kept = (trial.masked(form)({**tensors, "mask": mask}).out for form in (added, added._replace(added=False)))
         finally:
             subject.mask_form = chosen
-        expected, hidden = (attended(tensors, bias=bias)["out"] for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
+        expected, hidden = (self.formula(tensors, bias=bias)["out"] for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
         if same(to_numpy(got), expected) or same(to_numpy(kept), hidden):  # added, or 1 and 0
             return ""
         return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
@@ -277,7 +283,7 @@ def try_options(trial: Trial) -> None:
     """Of a function of q, k and v that is right without: a scale, fewer heads of k and v, masks of floats, pairs of them with the others;
     what it returns. Notes for the verdict."""
     subject, binding = trial.subject, trial.binding
-    if subject.kind != "function" or subject.task not in ("sdpa", "flash"):
+    if subject.kind != "function" or subject.task not in ("sdpa", "flash", "causal"):
         return
     options = _Options(trial)
     optional = {names.key(one.name): one for one in binding.parameters if binding.roles[one.name] is None and not required(one)}
@@ -288,7 +294,7 @@ def try_options(trial: Trial) -> None:
     if form is not None and form.dtype == "bool" and not form.hides and not form.added:
         ways.append((binding.argument("mask"), functools.partial(options.floats, torchs)))
     with contextlib.suppress(Skipped, *FAILURES):
-        result, right = options.result(options.tensors), attended(options.tensors)
+        result, right = options.result(options.tensors), options.formula(options.tensors)
         untried, seen = _beside(options, result, right)
         subject.helpers["callers"] += untried
         if not same(to_numpy(result.out), right["out"]):
