@@ -18,7 +18,7 @@ from .first_calls import Trial
 from .frameworks import reads, to_numpy, told
 from .match import arguments_of
 from .slots import Tensors
-from .subject import Skipped, square
+from .subject import Skipped, Subject, square
 
 #: Words of code whose flag means another triangle.
 _OTHERWISE = re.compile(r"(?i)strict|exclu|look_?-? ?ahead|shift|delay|不(?:含|包括)自身|不能看到?自己")
@@ -96,7 +96,12 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
 
 
 def note(trial: Trial, name: str, found: dict[str, str]) -> None:
-    subject = trial.subject
-    subject.helpers["tried"] = (*subject.helpers.get("tried", ()), name)
+    """What was found of an option, which counts as tried."""
+    trial.subject.helpers["tried"] = (*trial.subject.helpers.get("tried", ()), name)
+    unheeded(trial.subject, **found)
+
+
+def unheeded(subject: Subject, **found: str) -> None:
+    """For the engine: `unheeded`, what was seen, `unheeded_as`, the mistake that it is."""
     if found:
         subject.has["metadata"] = {**subject.has.get("metadata", {}), **found}

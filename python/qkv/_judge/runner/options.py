@@ -20,7 +20,7 @@ from .calling import Result, attributes
 from .contracts import names
 from .errors import FAILURES
 from .first_calls import Trial
-from .flags import note, same
+from .flags import note, same, unheeded
 from .frameworks import is_array, reads, source_of, to_numpy, told
 from .match import required
 from .slots import Tensors
@@ -51,18 +51,25 @@ class _Options:
         self.causal = trial.subject.task == "causal"  # always
         self.weights = False  # whether they are the formula's without an option
         self.logarithms: list[str] = []  # what is a row's lse then, as it is said
-        self.followed: list[_Given] = []
+        self.followed: dict[str, _Given] = {}  # by their arguments' names
 
     def result(self, tensors: Tensors, given: _Given = _Given()) -> Result:
         other = copy.copy(self.trial)
         other.binding = copy.copy(self.trial.binding)
         other.binding.function = functools.partial(self.trial.binding.function, **given.values)
         other.metadata = {**self.trial.metadata, "causal": str(int(given.causal or self.causal))}
-        return other.call(tensors if "mask" in tensors else {name: tensors[name] for name in "qkv"})
+        return other.call(tensors)
 
     def formula(self, tensors: Tensors, scale: float | None = None, bias: Any = 0) -> Tensors:
-        future = np.where(np.tri(tensors["q"].shape[-2], tensors["k"].shape[-2], dtype=bool), 0, -np.inf) if self.causal else 0
-        return attended(tensors, scale, bias + future)
+        """Neighbouring heads of q share one of k and v where there are fewer."""
+        shared = tensors["q"].shape[1] // tensors["k"].shape[1] if tensors["q"].ndim == 4 else 1
+        whole = {name: one if name == "q" else one.repeat(shared, 1) for name, one in tensors.items()}
+        return attended(whole, scale, bias + (hidden(tensors, causal_mask(tensors)) if self.causal else 0))
+
+    def mask(self, tensors: Tensors) -> np.ndarray:
+        """Of padding; causal where the form of the function's mask cannot say that."""
+        form, padding = self.trial.subject.mask_form, padding_mask(tensors, 1, 2)
+        return padding if form.of(padding, tensors["q"].shape[1], "numpy", "float64") is not None else causal_mask(tensors)
 
     def out(self, tensors: Tensors, **values: Any) -> np.ndarray:
         return np.asarray(to_numpy(self.result(tensors, _Given(values=values)).out), np.float64)
@@ -71,30 +78,22 @@ class _Options:
         """What is not the formula's with all that is given: "output", or what is returned beside it; "": all is."""
         tensors = grouped(self.tensors) if given.groups else self.tensors
         tensors = square(tensors) if given.causal else tensors
-        keep = np.ones((), bool)
-        if given.mask:
-            keep = padding_mask(tensors, 1, 2)
-            if self.trial.subject.mask_form.of(keep, tensors["q"].shape[1], "numpy", "float64") is None:
-                keep = causal_mask(tensors)
-        asked = {**tensors, "mask": keep} if given.mask else tensors
-        if given.causal:
-            keep = keep & causal_mask(tensors)
-        keep = keep[:, 0] if keep.ndim == 4 and tensors["q"].ndim == 3 else keep
-        whole = {name: one if name == "q" or not given.groups else one.repeat(2, 1) for name, one in tensors.items()}
-        right, got = self.formula(whole, given.scale, np.where(keep, 0, -np.inf)), self.result(asked, given)
+        asked = {**tensors, "mask": self.mask(tensors)} if given.mask else tensors
+        bias = (hidden(tensors, asked["mask"]) if given.mask else 0) + (hidden(tensors, causal_mask(tensors)) if given.causal else 0)
+        right, got = self.formula(tensors, given.scale, bias), self.result(asked, given)
         if not same(to_numpy(got.out), right["out"]):
             return "output"
         if self.weights and got.weights is not None and not same(to_numpy(got.weights), right["weights"]):
             return "weights"
-        beside = {label: value for label, _, value in _returned(self.trial.binding.function, got.raw)}
+        beside = {label: value for label, _, value in _returned(got.raw)}
         return next((label for label in self.logarithms if "lse" not in _like(beside.get(label), right)), "")
 
     def together(self) -> str:
         """What was seen of an option that the output follows alone, or of two that are followed alone and not together; "" of none."""
         binding = self.trial.binding
         tried = {"causal": not self.causal, "mask": self.trial.subject.mask_form is not None}
-        alone = self.followed + [_Given(f"{binding.argument(role)}{'=True' * (role == 'causal')}", **{role: True})
-                                 for role in tried if tried[role] and binding.takes(role)]  # fmt: skip
+        alone = [*self.followed.values(), *(_Given(f"{binding.argument(role)}{'=True' * (role == 'causal')}", **{role: True})
+                                            for role in tried if tried[role] and binding.takes(role))]  # fmt: skip
         right = []
         for one in alone:
             with contextlib.suppress(Skipped, *FAILURES):
@@ -127,7 +126,7 @@ class _Options:
         got = self.out(self.tensors, **{one.name: value})
         for scale in right:
             if same(got, self.formula(self.tensors, scale)["out"]):
-                self.followed.append(_Given(f"{one.name}={value}", {one.name: value}, scale))
+                self.followed[one.name] = _Given(f"{one.name}={value}", {one.name: value}, scale)
                 return ""
         if same(got, self.formula(self.tensors)["out"]):  # what is read may count beside another option alone
             function = self.trial.binding.function
@@ -141,12 +140,12 @@ class _Options:
         if self.tensors["q"].ndim != 4:
             return None
         tensors, function = grouped(self.tensors), self.trial.binding.function
-        expected = self.formula({x: one if x == "q" else one.repeat(2, 1) for x, one in tensors.items()})["out"]
+        expected = self.formula(tensors)["out"]
         got = self.out(tensors, **{name: True})
         if got.shape != expected.shape:
             return None
         if same(got, expected):
-            self.followed.append(_Given(f"{name}=True", {name: True}, groups=True))
+            self.followed[name] = _Given(f"{name}=True", {name: True}, groups=True)
             return ""
         if re.search(r"(?i)%|\btil(?:e|ed|ing)\b|\bmod", told(function)):  # says which heads share one
             return None
@@ -157,19 +156,22 @@ class _Options:
         """As scales, for a mask that is bool, or numbers that are added to the scores."""
         trial, tensors = self.trial, self.tensors
         subject, name = trial.subject, trial.binding.argument("mask")
-        chosen, own = subject.mask_form, (padding_mask(tensors, 1, 2), causal_mask(tensors))
-        mask = next(one for one in own if chosen.of(one, 1, subject.framework, subject.dtype) is not None)
-        noise = np.random.default_rng(17).standard_normal(mask.shape[-1])
-        numbers = np.where(mask if tensors["q"].ndim == 4 else mask[:, 0], noise, -np.inf)
+        chosen, mask = subject.mask_form, self.mask(tensors)
+        noise, off = np.random.default_rng(17).standard_normal(mask.shape[-1]), hidden(tensors, mask)
         added = chosen._replace(dtype="float", hides=False, added=True, shift=noise)
         try:
             got, kept = (trial.masked(form)({**tensors, "mask": mask}).out for form in (added, added._replace(added=False)))
         finally:
             subject.mask_form = chosen
-        expected, hidden = (self.formula(tensors, bias=bias)["out"] for bias in (numbers, np.where(numbers > -np.inf, 0, -np.inf)))
-        if same(to_numpy(got), expected) or same(to_numpy(kept), hidden):  # added, or 1 and 0
+        added_to, kept_of = (self.formula(tensors, bias=bias)["out"] for bias in (noise + off, off))
+        if same(to_numpy(got), added_to) or same(to_numpy(kept), kept_of):  # added, or 1 and 0
             return ""
         return f"{name} as numbers and -inf: they are not what is added to the scaled scores" if asked else None
+
+
+def hidden(tensors: Tensors, keep: np.ndarray) -> np.ndarray:
+    """What a mask [B, 1, Tq, Tk] adds to the scores: 0 and -inf."""
+    return np.where(keep if tensors["q"].ndim == 4 else keep[:, 0], 0, -np.inf)
 
 
 def grouped(tensors: Tensors) -> Tensors:
@@ -189,8 +191,6 @@ _CALLED = {"lse": "the logarithm of the sum", "top": "the largest score", "sum":
            "log": "the logarithm of the sum of exp(score - the largest)", "total": "the sum of exp(score)"}  # fmt: skip
 #: What a docstring calls an array beside the output that is no weights: said to be untried.
 _OF_ANOTHER = re.compile(r"(?i)score|logit|mask|ind(?:ex|ices)|log[_ -]?(?:weight|soft|sum|prob)|lse|\bstat|present|past|cache|unnormali[sz]ed")
-
-
 #: Methods that change no number.
 _SHAPES = ("squeeze", "unsqueeze", "reshape", "view", "flatten", "detach", "contiguous", "copy", "clone", "float", "double", "to", "astype")
 
@@ -227,8 +227,8 @@ def _names(function: Any, count: int) -> list[str]:
     return [next(iter(one)) if len(one) == 1 else "" for one in found]
 
 
-def _returned(function: Any, raw: Any) -> list[tuple[str, str, Any]]:
-    """(how it is said, its name, value) of everything that a call returned."""
+def _returned(raw: Any, function: Any = None) -> list[tuple[str, str, Any]]:
+    """(how it is said, its name, value) of everything that a call returned; a tuple's names are those of the function's text."""
     if isinstance(raw, (tuple, list)):
         own = getattr(raw, "_fields", None) or _names(function, len(raw))
         return [(f"returned[{index}]", name, value) for index, (name, value) in enumerate(zip(own, raw))]
@@ -254,7 +254,7 @@ def _beside(options: _Options, result: Result, right: Tensors) -> tuple[tuple[st
     """(what is returned beside output and weights of which nothing says what it should be, what was seen of one that is not what its name
     says)."""
     subject, function = options.trial.subject, options.trial.binding.function
-    returned = _returned(function, result.raw)
+    returned = _returned(result.raw, function)
     said = " ".join([told(function), *(name for _, name, value in returned if value is result.weights and not isinstance(result.raw, tuple))])
     if result.weights is not None and result.weights.shape[-1] != options.tensors["k"].shape[-2]:
         result.weights = None
@@ -300,7 +300,7 @@ def try_options(trial: Trial) -> None:
         if not same(to_numpy(result.out), right["out"]):
             return
         if seen:
-            subject.has["metadata"] = {**subject.has.get("metadata", {}), "unheeded": seen, "unheeded_as": "statistic-mislabelled"}
+            unheeded(subject, unheeded=seen, unheeded_as="statistic-mislabelled")
         options.weights = result.weights is not None and same(to_numpy(result.weights), right["weights"])
         for name, way in ways:
             with contextlib.suppress(Skipped, *FAILURES):
@@ -311,4 +311,4 @@ def try_options(trial: Trial) -> None:
                     way()
                 note(trial, name, {"unheeded": seen, "unheeded_as": "option-not-followed"} if seen else {})
         if seen := options.together():
-            subject.has["metadata"] = {**subject.has.get("metadata", {}), "unheeded": seen, "unheeded_as": "option-not-followed"}
+            unheeded(subject, unheeded=seen, unheeded_as="option-not-followed")
