@@ -207,3 +207,11 @@ def attention(q, k, v, causal=False, scale=None):
 def test_what_is_returned_by_a_name_of_its_own(tmp_path: Path, returned: str, untried: list[str]) -> None:
     found, _ = exchanged(subject_of(tmp_path, STATISTICS.replace("RETURNED", f"return {returned}")))
     assert found["verdict"] == "right" and found["untried"] == untried
+
+
+@pytest.mark.parametrize(("lse", "verdict"), [("L", "right"), ("L.swapaxes(1, 2)", "right"), ("m[..., 0]", "unknown")])
+def test_an_lse_whose_axes_are_other_ones_is_not_held_to_the_formula(tmp_path: Path, lse: str, verdict: str) -> None:
+    """Not even where there are as many tokens as heads."""
+    text = STATISTICS.replace("def sdpa(q, k, v, scale=None):", 'def flash_attention(q, k, v):\n    """out and its lse"""\n    scale = None')
+    found, _ = exchanged(subject_of(tmp_path, text.replace("RETURNED", f"return out, {lse}")))
+    assert found["verdict"] == verdict and found["untried"] == ["returned[1]"] * ("swap" in lse)

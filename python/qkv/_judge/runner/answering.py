@@ -72,7 +72,8 @@ def _out(subject: Subject, result: Result, tensors: Tensors) -> Tensors:
         return _returned(subject, TASKS[subject.task].own, result, tensors)
     tensors = {"out": array_of(result.out, subject.precision)}
     lse = [one for one in result.rest if is_array(one) and tuple(one.shape) == tuple(result.out.shape[:-1])]
-    if subject.task == "flash" and subject.slices is None and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
+    known = subject.slices is None and not subject.helpers.get("no_lse")
+    if subject.task == "flash" and known and len(lse) == 1 and re.search("logsumexp|lse", told(subject.thing), re.IGNORECASE):
         tensors["lse"] = array_of(lse[0], subject.precision)
     other = subject.helpers.get("no_weights") or any(result.weights is one for one in lse[: subject.task == "flash"])
     if result.weights is not None and subject.task not in STEPPED and not other:

@@ -261,7 +261,9 @@ def _beside(options: _Options, result: Result, right: Tensors) -> tuple[tuple[st
     if result.weights is not None and _OF_ANOTHER.search(said):
         if not same(to_numpy(result.weights).sum(-1), np.ones(result.weights.shape[:-1])):
             result.weights = None
-    subject.helpers["no_weights"] = result.weights is None  # with other numbers of keys an array may look like them
+    # With other numbers of keys, or as many tokens as heads, an array may look like them.
+    subject.helpers["no_weights"] = result.weights is None
+    subject.helpers["no_lse"] = not any(is_array(value) and tuple(value.shape) == right["lse"].shape for _, _, value in returned)
     others, seen = [], ""
     for label, name, value in returned:
         if value is None or value is result.out or value is result.weights:
