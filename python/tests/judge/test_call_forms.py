@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import qkv
+from qkv._judge import exchanged
 from qkv._judge.runner import masks
 from qkv._judge.runner.describing import as_json
 from support_judge import SOFTMAX, right, subject_of
@@ -170,6 +171,51 @@ def test_callables_of_this_process_are_judged_by_their_arguments(tmp_path: Path)
     core = subject_of(tmp_path, HELPER).thing
     for thing, verdict in [(functools.partial(core, fill=-1e9), "convention"), (lambda q, k, v, mask=None: core(q, k, v, mask, -1), "wrong")]:
         assert qkv.judge(thing, task="sdpa").verdict == verdict
+
+
+#: As a Transformers model calls it.
+LAYERS_FUNCTION = """
+import torch
+def attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    shared = module.num_key_value_groups
+    key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
+    scores = query @ key.mT * scaling
+    if attention_mask is not None:
+        scores = scores + attention_mask[..., : key.shape[2]]
+    weights = torch.dropout(scores.softmax(-1), dropout, module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "seen"), [
+    ("", "", None), (".contiguous()", ".flatten(2)", None),
+    ("x.repeat_interleave(shared, 1)", "x.repeat(1, shared, 1, 1)", "module.num_key_value_groups=2, 4 heads of q on 2 of k and v: head 1"),
+    ("* scaling", "/ query.shape[-1] ** 0.5", "scaling=0.37: it gives what it gives without"), ("* scaling", "/ scaling", "scale-multiplied"),
+    (".transpose(1, 2).contiguous()", ".reshape(len(query), query.shape[2], -1)", "line 10 is the first that is not"),
+])  # fmt: skip
+def test_functions_as_transformers_calls_them(tmp_path: Path, old: str, new: str, seen: str | None) -> None:
+    pytest.importorskip("torch")
+    subject = subject_of(tmp_path, LAYERS_FUNCTION.replace(old, new) if old else LAYERS_FUNCTION)
+    found, text = exchanged(subject)
+    assert found["untried"] == ["dropout"] and (seen or "") in text and (found["verdict"] == "convention") == (seen is None)
+    assert [one for one in found["notes"] if "heads behind tokens" in one]
+
+
+@pytest.mark.parametrize("takes", ["[B, H, T, d]", "[B, T, H, d]"])
+@pytest.mark.parametrize("returns", ["[B, H, T, d]", "[B, T, H, d]", "[B, T, H * d]", "[B, H, T * d]"])
+def test_heads_behind_tokens(tmp_path: Path, takes: str, returns: str) -> None:
+    """Returned so, whatever is taken: not where the code says otherwise, nor where heads are before tokens in one axis with features."""
+    text = FLAT.replace("sdpa", "attention").replace("mask{default}", "mask=None").replace("k.T", "k.swapaxes(-1, -2)").replace("shape[1]", "shape[-1]").replace("(1, k", "(-1, k")
+    text = text.replace("    scores", "    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))\n    scores", takes == "[B, T, H, d]")
+    shapes = {"[B, H, T, d]": "", "[B, T, H, d]": ".swapaxes(1, 2)", "[B, T, H * d]": ".swapaxes(1, 2).reshape(len(q), q.shape[2], -1)",
+              "[B, H, T * d]": ".reshape(*q.shape[:2], -1)"}  # fmt: skip
+    text = text.replace("return weights @ v, weights", f"return (weights @ v){shapes[returns]}")
+    same = returns == "[B, H, T, d]"
+    assert right(subject_of(tmp_path, text)) == (returns[:5] != "[B, H" or (same and takes == returns))
+    if returns[:5] == "[B, T" and takes == "[B, H, T, d]":
+        assert not right(subject_of(tmp_path, text.replace("attention", "sdpa")))  # the exercise's own name: its contract
+        says = text.replace("    scores", '    "q, k, v [B, H, T, d]. Returns [B, H, T, d]."\n    scores', 1)
+        assert not right(subject_of(tmp_path, says))
 
 
 def test_rotations_that_a_task_has_not_turn_nothing_and_are_said(tmp_path: Path) -> None:

@@ -25,7 +25,11 @@ _FORWARD = {"cross": ["x", "memory", "mask"], "lm": ["tokens"], **dict.fromkeys(
 TURNS = ("turns", "cos", "sin")
 #: Arguments that are given a value wherever a function has them.
 _ALWAYS = {"mask", "causal", "num_heads", "num_kv_heads", "cache", "past_k", "past_v", "start", "use_cache", "window", "block_size",
-           "base", "training", "model", "optimizer", "with_weights", *TURNS}  # fmt: skip
+           "base", "training", "model", "optimizer", "with_weights", "scale", "module", *TURNS}  # fmt: skip
+#: What the scores are multiplied by, by the names of its argument.
+SCALES = ("scale", "softmaxscale", "smscale", "scaling")
+#: What Transformers' functions of q, k and v must be given beside them, and what that is here.
+GIVEN = {"scale": "1/sqrt(d)", "module": "a layer's settings: no groups of heads, not training"}
 #: What --map may name beside the arguments of a contract.
 ROLES = {*_ALWAYS, "x", "q", "k", "v", "memory", "params", "positions", "tokens", "axis"}
 
@@ -98,6 +102,11 @@ class Binding:
             role = self.roles[one.name] or ""
             if not (role in keep or role[:2] in ("W_", "b_") or (role == "splits" and required(one))):
                 self.roles[one.name] = None
+        for one in self._required() if self.contract else []:
+            own = "scale" if names.key(one.name) in SCALES else one.name
+            if self.roles[one.name] is None and own in GIVEN:
+                self.roles[one.name] = own
+                self.notes.append(f"{one.name} was given {GIVEN[own]}")
         # What may be missing is never taken by position: a mask's True says nothing without a name.
         never = {"mask", *self.roles.values(), *(name for name, missing in self.contract.items() if missing)}
         free = [name for name in wanted if name not in never and not (name == "x" and has_input)]

@@ -17,7 +17,7 @@ from .contracts import names
 from .contracts.tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
 from .errors import FAILURES, Stop
 from .frameworks import source_of, to_numpy, told
-from .slicing import ROWS, SWAPPED, TIME_FIRST, Slices, choices, choices_of_part, tokens_first
+from .slicing import ROWS, TIME_FIRST, WHOLE, Slices, choices, choices_of_part, heads_behind, tokens_first
 from .slots import Sizes, Tensors
 from .steps import settle, train_steps, trial_tensors
 from .subject import Skipped, Subject, Way, causal_mask, has_more_keys, lengths, padding_mask, square
@@ -130,6 +130,8 @@ def first_call(trial: Trial) -> None:
         subject.notes += ["judged in float32: it does not run in float64"] if subject.dtype == "float32" else []
         return
     if binding.requires("mask"):
+        _swapped(trial, trial.inputs)  # a mask may be None all the same
+        subject.notes += [subject.slices.note] if subject.slices is not None else []
         return _try_mask_in_slices(trial, None)
     plain = _plain(trial)
     subject.notes += [subject.slices.note] if subject.slices is not None else []
@@ -195,22 +197,16 @@ def _of_rows(trial: Trial) -> bool:
     return bool(says) or (axes == {"1"} and subject.kind == "function" and not subject.helpers["asked"])
 
 
-#: "(batch, seq, heads, dim)", as docstrings write it.
-_HEADS_LAST = re.compile(r"(?i)\b(?:batch\w*|b)\s*,\s*(?:seq\w*|time|length|tokens|[lts])\s*,\s*(?:\w*heads?|h)\s*,")
-
-
 def _swapped(trial: Trial, inputs: Tensors) -> Any:
-    """A call with [B, T, H, d], where each head's output depends on other heads' keys: no exercise's function does. None otherwise."""
+    """A call of code that takes or returns heads behind tokens; None otherwise."""
     subject = trial.subject
-    asked = subject.helpers["asked"] and not _HEADS_LAST.search(told(subject.thing))
-    if asked or subject.slices is not None or "q" not in inputs or subject.task not in (*OF_QKV, "rope") or subject.sizes.heads < 2:
+    if subject.slices is not None or "q" not in inputs or subject.task not in (*OF_QKV, "rope") or subject.sizes.heads < 2:
         return None
     other = {name: np.concatenate([1 - inputs[name][:, :1], inputs[name][:, 1:]], 1) for name in ("k", "v")}
     try:
-        one, two = (to_numpy(trial.call({**inputs, **given}).out)[:, 1:] for given in ({}, other))
-        if one.shape == two.shape and not (one == two).all():
-            subject.slices = Slices("[B, T, H, d]", SWAPPED, swaps=(1, 2))
-            return trial.call(trial.inputs)
+        one, two = (to_numpy(trial.call({**inputs, **given}).out) for given in ({}, other))
+        subject.slices = heads_behind(one, two, inputs["q"].shape, told(subject.thing), subject.helpers["asked"])
+        return None if subject.slices is None else trial.call(trial.inputs)
     except FAILURES:
         subject.slices = None
     return None
@@ -345,7 +341,7 @@ def _meaning(trial: Trial, chosen: masks.Form, forms: list[masks.Form], mask: np
 def other_mask(trial: Trial) -> None:
     """A second mask, of padding: tried where what it hides is as if it were not there, or where its name or a docstring says what 1 means."""
     subject, binding, tensors = trial.subject, trial.binding, trial.ran
-    whole = subject.slices is None or subject.slices.how in (SWAPPED, TIME_FIRST)
+    whole = subject.slices is None or subject.slices.how in WHOLE
     names_of = [name for name in binding.untried(subject.task in MASKED) if re.search("pad|valid|len", name)]
     for name in [name for name in names_of if whole and names.argument(name) == "mask"]:
         before, binding.roles[name] = binding.roles[name], "other_mask"

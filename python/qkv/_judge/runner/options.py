@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .calling import Result, attributes
+from .calling import SCALES, Result, attributes
 from .contracts import names
 from .errors import FAILURES
 from .first_calls import Trial
@@ -26,8 +26,8 @@ from .match import required
 from .slots import Tensors
 from .subject import Skipped, attended, causal_mask, padding_mask, square
 
-#: Names of what the scores are multiplied by; the number that is tried.
-_SCALES, _SCALE = ("scale", "softmaxscale", "smscale", "scaling"), 0.37
+#: The scale that is tried.
+_SCALE = 0.37
 #: Of an argument that is there for its callers' sake.
 _UNHEEDED = re.compile(r"(?i)ignor|compatib|unused|not used|signature|忽略|兼容|未使用|不使用")
 
@@ -56,8 +56,11 @@ class _Options:
     def result(self, tensors: Tensors, given: _Given = _Given()) -> Result:
         other = copy.copy(self.trial)
         other.binding = copy.copy(self.trial.binding)
-        other.binding.function = functools.partial(self.trial.binding.function, **given.values)
-        other.metadata = {**self.trial.metadata, "causal": str(int(given.causal or self.causal))}
+        roles, values = self.trial.binding.roles, given.values
+        must = {str(roles[name]): str(one) for name, one in values.items() if roles[name]}
+        own = {name: one for name, one in values.items() if not roles[name]}
+        other.binding.function = functools.partial(self.trial.binding.function, **own)
+        other.metadata = {**self.trial.metadata, **must, "causal": str(int(given.causal or self.causal))}
         return other.call(tensors)
 
     def formula(self, tensors: Tensors, scale: float | None = None, bias: Any = 0) -> Tensors:
@@ -117,7 +120,7 @@ class _Options:
         own, inverse = [_SCALE, _SCALE / root], [1 / _SCALE, 1 / _SCALE / root]
         if isinstance(one.default, bool):
             value, right, others = not one.default, [1.0], []
-        elif one.default is None:
+        elif one.default is None or required(one):
             value, right, others = _SCALE, own[:1], own[1:] + inverse
         elif isinstance(one.default, (int, float)):
             value, right, others = _SCALE, own + inverse, []
@@ -142,15 +145,16 @@ class _Options:
         tensors, function = grouped(self.tensors), self.trial.binding.function
         expected = self.formula(tensors)["out"]
         got = self.out(tensors, **{name: True})
+        said = f"{name}=True" if self.trial.binding.roles[name] is None else f"{name}.num_key_value_groups=2"
         if got.shape != expected.shape:
             return None
         if same(got, expected):
-            self.followed[name] = _Given(f"{name}=True", {name: True}, groups=True)
+            self.followed[name] = _Given(said, {name: True}, groups=True)
             return ""
         if re.search(r"(?i)%|\btil(?:e|ed|ing)\b|\bmod", told(function)):  # says which heads share one
             return None
         head = next(h for h in range(4) if not same(got[:, h], expected[:, h]))
-        return f"{name}=True, 4 heads of q on 2 of k and v: head {head} of q gives other numbers than on head {head // 2} of k and v"
+        return f"{said}, 4 heads of q on 2 of k and v: head {head} of q gives other numbers than on head {head // 2} of k and v"
 
     def floats(self, asked: bool) -> str | None:
         """As scales, for a mask that is bool, or numbers that are added to the scores."""
@@ -288,10 +292,11 @@ def try_options(trial: Trial) -> None:
     if subject.kind != "function" or subject.task not in ("sdpa", "flash", "causal"):
         return
     options = _Options(trial)
-    optional = {names.key(one.name): one for one in binding.parameters if binding.roles[one.name] is None and not required(one)}
+    optional = {names.key(one.name): one for one in binding.parameters if binding.roles[one.name] == ("scale" if required(one) else None)}
     torchs = names.key(subject.name) == "scaleddotproductattention" and "enablegqa" in optional
-    ways = [(one.name, functools.partial(options.scales, one, torchs)) for key, one in optional.items() if key in _SCALES]
-    ways += [(one.name, functools.partial(options.groups, one.name)) for key, one in optional.items() if key == "enablegqa"]
+    ways = [(one.name, functools.partial(options.scales, one, torchs)) for key, one in optional.items() if key in SCALES]
+    sharing = [one.name for key, one in optional.items() if key == "enablegqa"] + [name for name, role in binding.roles.items() if role == "module"]
+    ways += [(name, functools.partial(options.groups, name)) for name in sharing]
     form = subject.mask_form if binding.takes("mask") and re.search(r"\bdtype|is_floating_point", source_of(binding.function)) else None
     if form is not None and form.dtype == "bool" and not form.hides and not form.added:
         ways.append((binding.argument("mask"), functools.partial(options.floats, torchs)))

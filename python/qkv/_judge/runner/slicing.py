@@ -14,9 +14,11 @@ from .frameworks import is_array, is_tensor, source_of, torch_of
 from .slots import Tensors
 
 _HEADED = ("q", "k", "v", "x", "memory", "dout", "weights", "out", "lse")
-#: Each is a part of a note; the last five are ways of one call.
+#: Each is a part of a note; the last six are ways of one call.
 HEAD, TOKEN, FULL = "once for each head", "once for each token", "with as many sequences as it was made for"
 SWAPPED, TIME_FIRST, ROWS = "with heads behind tokens", "with tokens before the batch", "with all tokens as rows"
+BEHIND = "as it stands"
+WHOLE = (SWAPPED, TIME_FIRST, BEHIND)  # any mask can be given
 #: Sequences that buffers of a cache are made for.
 FULL_BATCH = 8
 #: What says so: a docstring of x, the names of the axes of an argument.
@@ -38,12 +40,14 @@ class Slices(NamedTuple):
 
     @property
     def note(self) -> str:
+        if self.how == BEHIND:
+            return f"it returns heads behind tokens, {self.takes}: compared as [B, H, T, d]"
         return f"called {self.how}: it takes {self.takes}"
 
     def call(self, function: Callable[[dict[str, Any]], Any], values: dict[str, Any]) -> Any:
         """What the whole call would return; a mask must be [B, H, Tq, Tk], or [B, Tq, Tk] where x is sliced."""
         inputs = {name: values[name] for name in self.axes if name in values and is_array(values[name])}
-        if self.how in (TOKEN, FULL, ROWS, SWAPPED, TIME_FIRST):
+        if self.how in (TOKEN, FULL, ROWS, *WHOLE):
             changed, back = self._whole(inputs)
             raw = function({**values, **changed})
             if self.how == ROWS:
@@ -62,8 +66,10 @@ class Slices(NamedTuple):
 
     def _whole(self, inputs: dict[str, Any]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
         """(inputs of one call, what makes the contract's output of its output)"""
-        if self.how in (SWAPPED, TIME_FIRST):
-            return {name: value.swapaxes(*self.swaps) for name, value in inputs.items()}, lambda out: out.swapaxes(*self.swaps)
+        if self.how in WHOLE:
+            given = inputs if self.how == BEHIND else {name: value.swapaxes(*self.swaps) for name, value in inputs.items()}
+            heads = inputs["q"].shape[1:2] if getattr(inputs.get("q"), "ndim", 0) == 4 else ()
+            return given, lambda out: (out.reshape(*out.shape[:2], *heads, -1) if heads and out.ndim == 3 else out).swapaxes(*self.swaps)
         x, lead = inputs["x"], tuple(inputs["x"].shape[:-1])
         if self.how == ROWS:
             rows = {name: value.reshape(-1, value.shape[-1]) for name, value in inputs.items()}
@@ -78,7 +84,7 @@ class Slices(NamedTuple):
         if self.how == HEAD:
             return shape not in ("[B, 1, L, L]", "[B, H, L, L]", "[B, 1, 1, L]", "[B*H, L, L]")
         whole = "[B, H, L, L]" if max(map(len, self.axes.values())) > 1 else "[B, L, L]"
-        return self.how in (SWAPPED, TIME_FIRST) or shape == whole
+        return self.how in WHOLE or shape == whole
 
 
 def tokens_first(thing: Any, function: Any) -> str:
@@ -88,6 +94,25 @@ def tokens_first(thing: Any, function: Any) -> str:
     own = unpacked and not re.search(rf"(?m)^\s*{unpacked[1]}\b.*=[^=]", source[: unpacked.start()])
     documents = f"{thing.__doc__} {function.__doc__}"
     return "said" if _SAID.search(documents) else "named" if own and not _BATCH_FIRST.search(documents) else ""
+
+
+#: "(batch, seq, heads, dim)", as docstrings write it; what says that heads are before tokens in what is returned.
+_HEADS_LAST = re.compile(r"(?i)\b(?:batch\w*|b)\s*,\s*(?:seq\w*|time|length|tokens|[lts])\s*,\s*(?:\w*heads?|h)\s*,")
+_RETURNS_HEADS = re.compile(r"(?i)(?:\bout(?:put)?\b|return|返回|输出)[^.\n\[(]{0,30}[\[(]\s*\w+\s*,\s*(?:n?_?h|\w*heads?)\s*,")
+
+
+def heads_behind(one: np.ndarray, two: np.ndarray, q: tuple[int, ...], says: str, asked: bool) -> Slices | None:
+    """How code is called that takes or returns heads behind tokens, or returns them joined, by its output for q [B, H, T, d], and for other
+    keys of head 0: [B, T, H, d] are taken where heads depend on each other's, as no exercise's do. `asked`: by the contract."""
+    batch, heads, tokens, dim = q
+    if asked and not _HEADS_LAST.search(says):
+        return None
+    returned = {(batch, tokens, heads, dim): "[B, T, H, d]", (batch, tokens, heads * dim): "[B, T, H * d]"}.get(one.shape)
+    if returned and not asked and not _RETURNS_HEADS.search(says):
+        return Slices(returned, BEHIND, swaps=(1, 2))
+    if one.shape == two.shape and not (one[:, 1:] == two[:, 1:]).all():
+        return Slices("[B, T, H, d]", SWAPPED, swaps=(1, 2))
+    return None
 
 
 def _leading(count: int, takes: str, names: Iterable[str] = (*_HEADED, "mask"), lists: bool = False, columns: bool = False) -> Slices:

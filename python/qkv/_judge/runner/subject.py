@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from ast import literal_eval
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -198,6 +199,11 @@ class Subject:
                 raise Skipped("it takes no positions")
         causal = metadata.get("causal") == "1"
         values |= {"training": metadata.get("call") == "training", "causal": causal, "with_weights": metadata.get("call") != "twice"}
+        width = tensors["q"].shape[-1] if "q" in tensors else self.sizes.head_dim
+        values["scale"], groups = float(metadata.get("scale", width**-0.5)), 1 + ("module" in metadata)
+        values["module"] = SimpleNamespace(
+            training=values["training"], num_key_value_groups=groups, is_causal=causal, layer_idx=0, scaling=values["scale"]
+        )
         never = binding.contract.get("causal") or (self.helpers.get("never_causal") and self.task not in CAUSAL)
         if causal and never and not binding.takes("causal") and not self.has.get("causal"):
             raise Skipped("it takes no argument causal")
