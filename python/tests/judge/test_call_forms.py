@@ -247,12 +247,14 @@ HIDES = (
     "True 的位置会被屏蔽", "True 的位置不参与注意力", "1 表示要遮住的位置", "1 表示看不到", "为真的位置不可见",
     "mask[b, i, j] = True 表示 i 不能看 j", "mask is True where a key must not be seen", "mask: 1 for positions to ignore",
     "mask=1 的地方填充负无穷", "where mask is nonzero the score is dropped", "mask: True表示被mask掉",
+    "mask is 1 where a position must be hidden", "positions with 1 in mask are ignored", "nonzero entries of the mask are blocked",
+    "1 in mask means masked out", "mask 为 1 表示该位置是 padding", "future tokens are marked with a 1",
 )  # fmt: skip
 SHOWS = (
     "True means visible", "True: may attend", "1 = keep, 0 = hide", "1 for tokens that are not masked", "True where a key is kept", "1 means not padding",
     "True means not hidden", "mask[b, i, j] = True 表示 i 能看到 j", "mask is True where a key may be seen", "mask: 0 for positions to ignore",
     "mask=0 的地方填充负无穷", "where mask is zero the score is dropped", "mask: True where a key must not be masked", "True表示没有被mask掉",
-    "True 表示可见，False 表示不可见", "1 表示保留，0 表示屏蔽", "1 表示不被遮挡",
+    "True 表示可见，False 表示不可见", "1 表示保留，0 表示屏蔽", "1 表示不被遮挡", "1 in mask means visible", "nonzero entries of the mask are kept",
 )  # fmt: skip
 
 

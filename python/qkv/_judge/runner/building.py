@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import dis
 import functools
 import inspect
 import sys
@@ -21,8 +22,8 @@ from . import blocks, parameters
 from .contracts import names
 from .contracts.tasks import CAUSAL, LAYERS, PARTS, SINGLE, STEPPED, TASKS, TURNED
 from .errors import FAILURES, People, Stop, plainly
-from .frameworks import framework_of, from_numpy, is_array, is_module, named, source_of, torch_of
-from .match import arguments_of, required, ways
+from .frameworks import code_of, framework_of, from_numpy, is_array, is_module, named, parts_of, source_of, torch_of
+from .match import arguments_of, heads_in, required, ways
 from .slicing import FULL_BATCH
 from .slots import Sizes, numbers
 from .subject import Subject
@@ -48,7 +49,7 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
     sizes, parts = TASKS[task].sizes, TASKS[task].parts
     values = {**DEFAULTS, "embed": sizes["E"], "heads": sizes["H"], "kv_heads": sizes["Hkv"], "head_dim": sizes["d"],
               "causal": task in CAUSAL, "window": 3 if "windowed" in parts else None,
-              "turned": task in TURNED, **({"hidden": sizes["F"], "ratio": 2} if "F" in sizes else {})}  # fmt: skip
+              "turned": task in TURNED, "tiled": "flash" in parts, **({"hidden": sizes["F"], "ratio": 2} if "F" in sizes else {})}  # fmt: skip
     own: dict[str, Any] = {}
     for name, value in init.items():
         if isinstance(value, str):
@@ -67,7 +68,7 @@ def values_for(task: str, init: dict[str, Any]) -> tuple[dict[str, Any], dict[st
         values["head_dim"] = values["embed"] // values["heads"]
     _check(values, ("head_dim",))
     if task == "rope":  # what is made for it turns heads
-        values["embed"] = values["head_dim"]
+        values |= {"embed": values["head_dim"], "context": 256}
     return values, own
 
 
@@ -97,6 +98,7 @@ def _constants(thing: Any, owner: Any, visited: set[int]) -> Iterator[tuple[str,
         thing = thing.func
     if isinstance(thing, type):
         yield from vars(thing).items()
+        yield from heads_in(source_of(thing))
     spoken, module = named(thing), sys.modules.get(getattr(thing, "__module__", ""), owner)
     for name, value in vars(module).items() if module is not None else ():
         if name in spoken:
@@ -111,6 +113,11 @@ def _constants(thing: Any, owner: Any, visited: set[int]) -> Iterator[tuple[str,
             yield name, cell.cell_contents
             if isinstance(cell.cell_contents, FunctionType):
                 yield from _constants(cell.cell_contents, owner, visited)
+
+
+def many_heads(cls: type) -> bool:
+    """Whether a class has more than one head from its module or from itself, and not from its constructor."""
+    return any(type(value) is int and value > 1 and names.setting(str(name)) == "heads" for name, value in _constants(cls, None, set()))
 
 
 def fix_heads(values: dict[str, Any], thing: Any, given: Any, module: Any, task: str) -> str:
@@ -182,6 +189,8 @@ def _weight(cls: type, name: str, values: dict[str, Any]) -> Any:
 
 def _kind(cls: type, one: inspect.Parameter, values: dict[str, Any]) -> str | None:
     """What an argument is; of a block's two widths the one that is called hidden is that of its feed-forward part."""
+    if names.setting(one.name) == "context" and values["tiled"] and "block" in names.key(one.name):
+        return "tile"
     kind, widths = names.setting(one.name), [other.name for other in arguments_of(cls) if names.setting(other.name) == "embed"]
     return "hidden" if kind == "embed" and "hidden" in values and len(widths) > 1 and "hidden" in one.name else kind
 
@@ -251,9 +260,10 @@ def _attribute(thing: Any, kind: str) -> Any:
     return next((value for name, value in kept if names.setting(name) == kind), None)
 
 
-def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], given: dict[str, Any]) -> Sizes:
-    """The sizes the object really has: from its constructor's arguments, its attributes and its parameters' shapes."""
-    configured = any(isinstance(value, names.ByName) or dataclasses.is_dataclass(value) for value in given.values())
+def sizes_of(thing: Any, entries: list[Any], task: str, values: dict[str, Any], given: dict[str, Any], fixed: bool = False) -> Sizes:
+    """The sizes the object really has: from its constructor's arguments, its attributes and its parameters' shapes. `fixed`: from the
+    code itself (fix_heads)."""
+    configured = fixed or any(isinstance(value, names.ByName) or dataclasses.is_dataclass(value) for value in given.values())
     kinds = {names.setting(name) for name in given} | ({"embed", "heads", "kv_heads"} if configured else set())
     weights = {entry.path: entry for entry in entries if not entry.bias and len(entry.shape) >= 2}
     by_letter = {names.letters(entry.path): entry for entry in reversed(weights.values())}  # the first of each
@@ -337,6 +347,8 @@ def smaller(subject: Subject, values: dict[str, Any], own: dict[str, Any]) -> li
     parts = TASKS[subject.task].parts
     if subject.task in PARTS or not (subject.task in LAYERS or {"rope", "backward", "dropout", "lm"} & {*parts}):
         return []
+    if subject.kind == "class" and _from_module(subject.thing):
+        return []
     if heads == 1 or subject.task not in LAYERS:
         sizes = [Sizes(3 if dim < embed else 2, 1, 1, 4 if "rope" in parts else 2)]
     else:  # groups show with two of two heads, the scale with a head of more than one number
@@ -347,6 +359,15 @@ def smaller(subject: Subject, values: dict[str, Any], own: dict[str, Any]) -> li
         with contextlib.suppress(Stop, *FAILURES):
             found.append(_at_sizes(subject, one, values, own))
     return [one for one in found if one is not None]
+
+
+def _from_module(cls: type) -> bool:
+    """Whether a class, or one that it is made of, has a size from its module ("n_embd = 32"), perhaps beside its own arguments."""
+    module = sys.modules.get(cls.__module__)
+    sizes = {name for name, value in vars(module or cls).items() if type(value) is int and names.setting(name) in ("embed", "heads", "head_dim")}
+    parts = [cls, *(one for part in parts_of(cls) for one in (part, *parts_of(part)))]
+    steps = (step for part in parts for code in code_of(part) for step in dis.get_instructions(code))
+    return any(step.opname == "LOAD_GLOBAL" and step.argval in sizes for step in steps)
 
 
 def _at_sizes(subject: Subject, sizes: Sizes, values: dict[str, Any], own: dict[str, Any]) -> Subject | None:

@@ -151,9 +151,10 @@ class Binding:
         ]
 
     def kept_defaults(self) -> tuple[str, ...]:
-        """Arguments whose default is a dict or a list that the code puts things into."""
+        """Arguments whose default is a dict, a list or an object of the person's class that the code puts things into."""
         puts = r"(?:\[[^\]\n]*\]\s*(?:,[^=\n]*)?=[^=]|\.(?:append|extend|update|setdefault)\()"
-        own = [one.name for one in self.parameters if isinstance(one.default, (dict, list))]
+        home = getattr(self.function, "__module__", "")
+        own = [one.name for one in self.parameters if isinstance(one.default, (dict, list)) or type(one.default).__module__ == home]
         return tuple(name for name in own if re.search(rf"\b{name}{puts}", source_of(self.function)))
 
     def takes(self, role: str) -> bool:
@@ -275,7 +276,8 @@ def after(binding: Binding, result: Result, before: Any) -> Any:
         return tuple(rest[-2:]) if len(rest) >= 2 else before
     if len(rest) == 2 and all(hasattr(one, "shape") for one in rest) and tuple(rest[0].shape) == tuple(rest[1].shape):
         return tuple(rest)  # keys and values
-    return rest[-1] if rest else before
+    pairs = [one for one in rest if type(one) is tuple and one and all(map(is_array, one))]  # beside weights
+    return (pairs or rest or [before])[-1]
 
 
 def step_values(binding: Binding, values: dict[str, Any], state: Any, start: int) -> dict[str, Any]:

@@ -16,19 +16,20 @@ from typing import Any
 
 import numpy as np
 
-from . import asked, blocks, building, match, options, parameters, parts, plain
+from . import asked, blocks, building, match, parameters, parts, plain
 from .calling import Binding
 from .contracts import names, tasks
 from .errors import FAILURES, NoTask, People, Stop
 from .finding import Candidate, find, forward_of, load, of_thing
-from .first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of
-from .flags import try_causal
 from .frameworks import framework_of, is_module, makes_triangle, named, reads, rounds, to_numpy, told, told_with_parts
 from .masks import ROWS, promised_by
 from .parameters import Assignment, assign
 from .slots import Sizes
 from .steps import memory_of, model_class
 from .subject import Skipped, Subject, Way, square
+from .trial import options, returned
+from .trial.first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of
+from .trial.flags import try_causal
 
 
 def subject_of_file(request: dict[str, Any]) -> Subject:
@@ -118,11 +119,11 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             first_call(trial)
             _readings(trial)
             other_mask(trial)
-            subject.helpers["square"] = only_square(trial)
-            subject.helpers["ungrouped"] = _ungrouped(trial)
+            subject.helpers |= {"square": only_square(trial), "ungrouped": _ungrouped(trial)}
             subject.helpers["callers"] += (*_axis(trial),)
             try_causal(trial, values, own)
             options.try_options(trial)
+            returned.try_call(trial)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
@@ -314,8 +315,8 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     if not entries and subject.task in tasks.SINGLE and not subject.helpers["asked"]:
         raise NoTask(f"{subject.name} has no parameters: no exercise asks for it")
     if entries:
-        subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given)
-        subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24))
+        subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given, subject.helpers["fixed"])
+        subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24), cls)
         if subject.kind == "class" and (says := building.unheeded(subject.sizes, subject.task, values, given, subject.helpers["asked"])):
             subject.has["metadata"] = {"unheeded": says}
     held = {slot.path for one in subject.assignments for slot in one.slots}
@@ -379,15 +380,13 @@ def as_json(subject: Subject) -> dict[str, Any]:
     masked = subject.task in tasks.MASKED or (subject.task == "block" and form is not None and form.shape not in ROWS)
     if form is not None and form.convention:
         conventions.append(form.convention)
-    untried = [name for one in subject.bindings.values() for name in one.untried(masked)]
-    untried += subject.helpers["callers"]
+    untried = [name for one in subject.bindings.values() for name in one.untried(masked)] + [*subject.helpers["callers"]]
     untried = [name for name in untried if name not in subject.helpers.get("tried", ())]
     tiles = [[name for name, role in one.roles.items() if role == "block_size"] for one in subject.bindings.values()]
     untried += [f"{one[0]} != {one[1]}" for one in tiles if len(one) > 1]
     untried += [own[0] for one, own in zip(subject.bindings.values(), tiles) if own and not any(reads(one.function, name) for name in own)]
     untried += ["training from A = B = 0"] if getattr(subject.thing, "still", False) else []
     untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
-    promised = promised_by(subject.thing) + ["mask-true-shows"] * subject.helpers.get("said", False)
     untried += ["fewer heads of k and v"] if subject.helpers.get("ungrouped") else []
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
@@ -395,6 +394,7 @@ def as_json(subject: Subject) -> dict[str, Any]:
         "sizes": subject.sizes.known(), "small": [one.sizes.known() for one in subject.small],
         "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
-        "conventions": conventions, "promised": promised, "notes": subject.notes,
+        "conventions": conventions, "notes": subject.notes,
+        "promised": promised_by(subject.thing) + ["mask-true-shows"] * subject.helpers.get("said", False),
         "untried": list(dict.fromkeys(untried)),
     }  # fmt: skip

@@ -12,7 +12,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from . import match, parts, plain
-from .building import settings_of
+from .building import many_heads, settings_of
 from .calling import keeps
 from .contracts import names, tasks
 from .errors import NoTask, People, Stop, plainly
@@ -147,7 +147,8 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         task = "cache"  # whatever its name says
     takes = {names.argument(one.name) for one in arguments_of(called)}
     layer = not function and "x" in takes and not {"q", "k", "v"} & takes  # whatever its name says
-    heads = "num_heads" in roles if function else "heads" in settings_of(thing).values()
+    settings = set() if function else {*settings_of(thing).values()} | ({"heads"} if many_heads(thing) else set())
+    heads = "num_heads" in roles if function else "heads" in settings
     if task is not None and not (layer and task in tasks.OF_QKV) and not (heads and task in tasks.SINGLE):
         return Candidate(name, thing, task, True)
     if function:
@@ -160,7 +161,7 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         inside = {*named(thing), *roles, *(one.name for one in arguments_of(called))}
         state = re.search("cache|past|tril|triu|causal|mask", " ".join(inside).lower())  # or it hides the future
         roles |= {"cache"} if keeps(thing, forward_of(thing) or "", roles) else set()
-        found = match.of_class(thing.__name__, set(settings_of(thing).values()), roles)
+        found = match.of_class(thing.__name__, settings, roles)
         if found in _TURNED and state and _rotations({thing.__name__, *inside}):
             found = "llama-attention"
     return Candidate(name, thing, found, found == "block") if found else None

@@ -81,12 +81,13 @@ _ONE = r"(?:(?<![\w.])(?:1s?|ones?|true|non-?zero)(?![a-z0-9_])|为真)"
 _NOUN = r"(?:tokens?|positions?|keys?|entry|entries|elements?|attention|scores?)"
 _MEANS = (
     rf"(?:\s+{_NOUN})?\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是|的(?:位置|地方|词元|键)?)\s*"
-    r"[\"'“‘]?(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?(?:[a-z] )?"
+    r"[\"'“‘]?(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?\s*(?:[a-z] )?"
 )
-_OF_A_TOKEN = rf"(?:{_NOUN}\s+(?:is|are|must|to(?: be)?|that (?:is|are))\s+(?:an?\s+)?)?"
+_OF_A_TOKEN = rf"(?:{_NOUN}\s+(?:is|are|must(?: be)?|to(?: be)?|that (?:is|are))\s+(?:an?\s+)?)?"
 _HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
                     rf"(?:mask \w+|is) (?:true|non-?zero),? (?:the|that|its) {_OF_A_TOKEN}{_HIDDEN}|"
-                    rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:a\s+)?{_ONE}|"
+                    rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:marked (?:with|by|as) )?(?:a\s+)?{_ONE}|"
+                    rf"{_ONE}\s+(?:{_NOUN}\s+of|in)\s+(?:the\s+)?\w*mask\s+(?:are|is|means?)\s+{_HIDDEN}|"
                     rf"(?:遮|屏蔽|隐藏|填充|忽略|padding)\w{{0,4}}?\s*(?:为|是|=|置为?|取)\s*{_ONE}", re.IGNORECASE)  # fmt: skip
 _SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?(?!\s+(?:is|are))|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
 _VISIBLE = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_SEEN}|(?:可见|有效|保留|真实)\w{{0,4}}?\s*(?:为|是|=)\s*{_ONE}", re.IGNORECASE)

@@ -34,7 +34,9 @@ def roles_of(function: Any) -> dict[str, str | None]:
     if [name for name in roles if name != "self"][:1] == ["h"] and not {"x", "q"} & {*roles.values()}:  # hidden states, no number
         roles["h"] = "x"
     for one in arguments:
-        if names.key(one.name) in ("kv", "kvs") and one.default is None and "x" in roles.values() and _grows(function, one.name):
+        stores = one.name in dicts and re.search(rf"\b{one.name}\[[^\]\n]*\]\s*(?:,[^=\n]*)?=[^=]", source_of(function))
+        grows = stores or (names.key(one.name) in ("kv", "kvs") and _grows(function, one.name))
+        if one.default is None and "x" in roles.values() and grows and "cache" not in roles.values():
             roles[one.name] = "cache"
         if roles[one.name] == "positions" and (one.annotation in (int, "int") or isinstance(one.default, int)):
             roles[one.name] = "start"
@@ -58,6 +60,13 @@ def _grows(function: Any, name: str) -> bool:
 def one_kv_head(name: str, thing: Any) -> bool:
     """Whether a name says that all heads share their keys and values, and no argument says how many do."""
     return bool(re.search("multi_?query|mqa", name)) and "num_kv_heads" not in roles_of(thing).values()
+
+
+def heads_in(source: str) -> list[tuple[str, int]]:
+    """Numbers that code has where a layer's columns become heads: view(B, T, 8, C // 8), view(B, -1, 8, 64)."""
+    apart = re.findall(r"\b(\d+)\s*,\s*[\w.\[\]]+\s*//\s*\1\b", source)
+    both = re.findall(r"\b(?:view|reshape)\([^()\n]*-1\s*,\s*(\d+)\s*,\s*(\d+)\s*\)", source)
+    return [("heads", int(one)) for one in apart] + [(kind, int(n)) for one in both for kind, n in zip(("heads", "head_dim"), one)]
 
 
 def required(one: inspect.Parameter) -> bool:

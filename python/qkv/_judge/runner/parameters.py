@@ -14,7 +14,7 @@ import numpy as np
 from . import match
 from .contracts import names
 from .errors import NoTask, Stop
-from .frameworks import is_array, is_module, is_tensor, torch_of
+from .frameworks import is_array, is_module, is_tensor, source_of, torch_of
 from .slots import Sizes, Slot, axes_of, numbers
 
 
@@ -121,6 +121,8 @@ def put(thing: Any, path: str, value: np.ndarray, dtype: str) -> None:
 
 
 _ALL = (("q",), ("k",), ("v",), ("o",))
+_PART = r"(?:q(?:uer(?:y|ies)|s)?|k(?:eys?|s)?|v(?:al(?:ue)?s?|s)?)"
+_SPELLED = re.compile(rf"(?:to|w|c|in|proj)?({_PART}{{2,3}})(?:proj|projection|linear|layer|w|weights?|s)?")
 
 
 class Assignment(NamedTuple):
@@ -146,6 +148,18 @@ def _by_map(entry: Entry, chosen: dict[str, str]) -> tuple | None:
         if (same and bias == entry.bias) or family:
             return tuple(name[2:])
     return None
+
+
+def _in_order(path: str, letters: tuple | None, source: str) -> tuple | None:
+    """The letters of matrices in one, in the order that its name spells, or else the names that its columns are given."""
+    if letters is None or len(letters) < 2:
+        return letters
+    spelled = _SPELLED.fullmatch(names.key(names.stem(path)))
+    own = [one[0] for one in re.findall(_PART, spelled[1])] if spelled else []
+    if not own:
+        given = re.search(rf"(\w+(?:\s*,\s*\w+)+)\s*=\s*[^=\n]*\b{re.escape(names.stem(path))}\(", source)
+        own = [(names.letters(name) or ("",))[0] for name in re.findall(r"\w+", given[1])] if given else []
+    return tuple(own) if sorted(own) == sorted(letters) else letters
 
 
 def _heads(found: list[Found], sizes: Sizes) -> list[Found]:
@@ -247,13 +261,14 @@ def describe(entries: list[Entry]) -> str:
     return ", ".join(f"{entry.path} {list(entry.shape)}" for entry in entries)
 
 
-def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: int) -> list[Assignment]:
-    """At least one assignment; raises Stop where nothing fits, with --map as the way out."""
+def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: int, owner: Any = None) -> list[Assignment]:
+    """At least one assignment; raises Stop where nothing fits, with --map as the way out. `owner`: their class, whose code may say what
+    a matrix's columns are."""
     matrices = [theirs for name, theirs in chosen.items() if name[:2] in ("W_", "b_")]
     unknown = [theirs for theirs in matrices if not any(_by_map(entry, {"W_q": theirs, "b_q": theirs}) for entry in entries)]
     if unknown:
         raise Stop(f"--map names {unknown[0]}, but the parameters are {describe(entries)}")
-    found = _named(entries, sizes, chosen)
+    found = [one._replace(letters=_in_order(one.entry.path, one.letters, source_of(owner))) for one in _named(entries, sizes, chosen)]
     ways = _choices(found, sizes, False, limit)
     named = {letter for one in found for letter in one.letters or ()}
     if not ways and named >= {"q", "k", "v"}:
@@ -283,6 +298,7 @@ def _assignment(way: list[Found], family: str, slots: list[Slot], ambiguous: boo
     if any(one.entry.layout is None for one in way):
         parts.append("matrices [out, in] (x W^T)" if family == "out_in" else "matrices [in, out] (x W)")
     if any(len(one.letters or ()) > 1 for one in way):
-        parts.append("q, k, v of each head together" if family == "by_head" else "all q, then all k, then all v")
+        order = next(one.letters for one in way if len(one.letters or ()) > 1) or ()
+        parts.append("q, k, v of each head together" if family == "by_head" else ", then ".join(f"all {letter}" for letter in order))
     label = "; ".join(parts) or "their names say"
     return Assignment(label, slots, "merged-by-head" if family == "by_head" else None)

@@ -54,7 +54,8 @@ def guess(name: str, thing: Any) -> str | None:
     given = arguments_of(thing) if isinstance(thing, FunctionType) else []
     if task == "score-modifiers" and not any(names.among("given", one.name, ["slopes", "cap", "sinks", "table"]) for one in given):
         return None  # its own slopes or cap
-    if task == "cross-entropy" and "smooth" in " ".join([name, *(one.name for one in given)]).lower():
+    asked = [one.name for one in given if required(one) or one.default]
+    if task == "cross-entropy" and "smooth" in " ".join([name, *asked]).lower():
         return None  # another loss
     if task is None or _draws(thing):
         return None
@@ -201,7 +202,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
             if task == "lora":
                 mine = [to_numpy(parameters.get(thing, one.path)) for one in entries if names.among("given", names.stem(one.path), "AB")]
                 call.still = len(mine) > 1 and not any(one.any() for one in mine)  # type: ignore[attr-defined]
-            state = {one.path: _value_of(one, thing, held, values, chosen) for one in entries}
+            state = {one.path: _value_of(one, entries, thing, held, values, chosen) for one in entries}
             if is_module_class(cls) and cls.train is not torch.nn.Module.train:  # it may merge matrices in eval()
                 thing.load_state_dict(state, strict=False)
                 return thing, lambda inputs: copy.deepcopy(thing).train().eval()(**inputs)
@@ -237,11 +238,17 @@ def _meanings(name: str, numbers: list[str], letters: Iterable[str]) -> list[str
     return names.among("given", name, numbers) or names.among("size", name, [*letters, "layer"])
 
 
-def _value_of(one: parameters.Entry, thing: Any, held: list[str], values: dict[str, Any], chosen: dict[str, str]) -> Any:
+def _value_of(
+    one: parameters.Entry, entries: list[parameters.Entry], thing: Any, held: list[str], values: dict[str, Any], chosen: dict[str, str]
+) -> Any:
     """Of one parameter: a tensor of the contract by name and shape, as [out, in] where it is a Linear's; a bias that the contract lacks
     is 0; a router's matrix turns x into the logits that are x."""
 
+    gate = next((other.shape for other in entries if len(other.shape) == 2 and names.among("given", names.stem(other.path), ["W_gate"])), None)
+
     def shaped(name: str) -> Any:
+        if gate and (name, one.shape == gate) in (("W_up", False), ("W_down", True)) and gate[0] != gate[1]:
+            return None  # as w2 and w3 say either
         turned = values[name].T if values[name].ndim == 2 else None
         if tuple(values[name].shape) == one.shape and one.layout != "out_in":
             return values[name]

@@ -3,7 +3,6 @@ found (describing.py), what is asked of it (answering.py)."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from ast import literal_eval
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ import numpy as np
 from .calling import Binding, Result
 from .contracts import names
 from .contracts.tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
+from .copying import copied
 from .errors import People, Stop
 from .frameworks import default_dtype, from_numpy, is_module, named, of_type, torch_of
 from .masks import Form
@@ -79,7 +79,7 @@ class Subject:
         if self.prototype is None:
             return None
         try:
-            target = copy.deepcopy(self.prototype)
+            target = copied(self.prototype, self.people.file)
         except Exception as error:
             raise self.people.stop(error, f"copying {self.name}") from None
         if is_module(target):

@@ -3,28 +3,25 @@ masks of floats beside bool, two options at once; a maximum, a sum and a logarit
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import copy
 import functools
-import inspect
 import itertools
 import re
-import textwrap
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .calling import SCALES, Result, attributes
-from .contracts import names
-from .errors import FAILURES
+from ..calling import SCALES, Result
+from ..contracts import names
+from ..errors import FAILURES
+from ..frameworks import reads, source_of, to_numpy, told
+from ..match import required
+from ..slots import Tensors
+from ..subject import Skipped, attended, causal_mask, padding_mask, square
 from .first_calls import Trial
 from .flags import note, same, unheeded
-from .frameworks import is_array, reads, source_of, to_numpy, told
-from .match import required
-from .slots import Tensors
-from .subject import Skipped, attended, causal_mask, padding_mask, square
+from .returned import beside, like_of, values_of
 
 #: The scale that is tried.
 _SCALE = 0.37
@@ -88,8 +85,8 @@ class _Options:
             return "output"
         if self.weights and got.weights is not None and not same(to_numpy(got.weights), right["weights"]):
             return "weights"
-        beside = {label: value for label, _, value in _returned(got.raw)}
-        return next((label for label in self.logarithms if "lse" not in _like(beside.get(label), right)), "")
+        beside = {label: value for label, _, value in values_of(got.raw)}
+        return next((label for label in self.logarithms if "lse" not in like_of(beside.get(label), right)), "")
 
     def together(self) -> str:
         """What was seen of an option that the output follows alone, or of two that are followed alone and not together; "" of none."""
@@ -184,107 +181,6 @@ def grouped(tensors: Tensors) -> Tensors:
     return {x: rng.standard_normal((one.shape[0], 4 if x == "q" else 2, *one.shape[2:])) for x, one in tensors.items()}
 
 
-#: Names of what is returned beside the output, and what they may be: of scores in powers of two too, without the maximum taken off.
-_STATISTICS = {
-    **dict.fromkeys(("lse", "logsumexp", "softmaxlse", "rowlse"), ("lse",)),
-    **dict.fromkeys(("max", "rowmax", "maxima", "maximum", "runningmax"), ("top",)),
-    **dict.fromkeys(("sum", "rowsum", "expsum", "sumexp", "runningsum"), ("sum", "total")),
-    **dict.fromkeys(("denom", "denominator", "normalizer"), ("sum", "total", "lse", "log")),
-}
-_CALLED = {"lse": "the logarithm of the sum", "top": "the largest score", "sum": "the sum of exp(score - the largest)",
-           "log": "the logarithm of the sum of exp(score - the largest)", "total": "the sum of exp(score)"}  # fmt: skip
-#: What a docstring calls an array beside the output that is no weights: said to be untried.
-_OF_ANOTHER = re.compile(r"(?i)score|logit|mask|ind(?:ex|ices)|log[_ -]?(?:weight|soft|sum|prob)|lse|\bstat|present|past|cache|unnormali[sz]ed")
-#: Methods that change no number.
-_SHAPES = ("squeeze", "unsqueeze", "reshape", "view", "flatten", "detach", "contiguous", "copy", "clone", "float", "double", "to", "astype")
-
-
-def _name(value: ast.expr) -> str:
-    """Of a variable, whatever its shape becomes; "" of an expression."""
-    while True:
-        if isinstance(value, ast.Subscript):
-            value = value.value
-        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SHAPES:
-            value = value.func.value
-        else:
-            return value.id if isinstance(value, ast.Name) else ""
-
-
-def _own_returns(node: ast.AST) -> Iterator[ast.expr]:
-    """The values that a function itself returns, not those inside it."""
-    for one in ast.iter_child_nodes(node):
-        if isinstance(one, ast.Return) and one.value is not None:
-            yield from (one.value.body, one.value.orelse) if isinstance(one.value, ast.IfExp) else (one.value,)
-        elif not isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
-            yield from _own_returns(one)
-
-
-def _names(function: Any, count: int) -> list[str]:
-    """Of the values of the tuple that a function returns, as far as its returns agree; "" of an expression."""
-    found: list[set[str]] = [set() for _ in range(count)]
-    with contextlib.suppress(SyntaxError, IndexError):
-        tree = ast.parse(textwrap.dedent(source_of(function))) if inspect.unwrap(function) is function else ast.Module([], [])
-        for value in _own_returns(tree.body[0]):
-            if isinstance(value, ast.Tuple) and len(value.elts) == count:
-                for names_of_it, one in zip(found, value.elts):
-                    names_of_it |= {_name(one)} - ({""} if isinstance(one, ast.Constant) else set())
-    return [next(iter(one)) if len(one) == 1 else "" for one in found]
-
-
-def _returned(raw: Any, function: Any = None) -> list[tuple[str, str, Any]]:
-    """(how it is said, its name, value) of everything that a call returned; a tuple's names are those of the function's text."""
-    if isinstance(raw, (tuple, list)):
-        own = getattr(raw, "_fields", None) or _names(function, len(raw))
-        return [(f"returned[{index}]", name, value) for index, (name, value) in enumerate(zip(own, raw))]
-    if isinstance(raw, dict):
-        return [(f'returned["{name}"]', str(name), value) for name, value in raw.items()]
-    return [] if is_array(raw) else [(f"returned.{name}", name, value) for name, value in attributes(raw).items()]
-
-
-def _like(value: Any, right: Tensors) -> list[str]:
-    """Which of a row's statistics an array is, whatever its precision."""
-    found = to_numpy(value) if is_array(value) else np.zeros(0)
-    found = found[..., 0] if found.shape == (*right["top"].shape, 1) else found
-    if found.shape != right["top"].shape or not np.issubdtype(found.dtype, np.floating):
-        return []
-    lse, top, total = right["lse"], right["top"], right["sum"]
-    known = {"lse": (lse, lse / np.log(2)), "top": (top, top / np.log(2)), "sum": (total,), "log": (np.log(total), np.log2(total)),
-             "total": (np.exp(lse),)}  # fmt: skip
-    tolerance = 2e-2 if str(value.dtype).endswith("16") else 1e-4
-    return [name for name, ways in known.items() if any((np.abs(found - one) <= tolerance * (1 + np.abs(one))).all() for one in ways)]
-
-
-def _beside(options: _Options, result: Result, right: Tensors) -> tuple[tuple[str, ...], str]:
-    """(what is returned beside output and weights of which nothing says what it should be, what was seen of one that is not what its name
-    says)."""
-    subject, function = options.trial.subject, options.trial.binding.function
-    returned = _returned(result.raw, function)
-    said = " ".join([told(function), *(name for _, name, value in returned if value is result.weights and not isinstance(result.raw, tuple))])
-    if result.weights is not None and result.weights.shape[-1] != options.tensors["k"].shape[-2]:
-        result.weights = None
-    if result.weights is not None and _OF_ANOTHER.search(said):
-        if not same(to_numpy(result.weights).sum(-1), np.ones(result.weights.shape[:-1])):
-            result.weights = None
-    # With other numbers of keys, or as many tokens as heads, an array may look like them.
-    subject.helpers["no_weights"] = result.weights is None
-    subject.helpers["no_lse"] = not any(is_array(value) and tuple(value.shape) == right["lse"].shape for _, _, value in returned)
-    others, seen = [], ""
-    for label, name, value in returned:
-        if value is None or value is result.out or value is result.weights:
-            continue
-        like: list[str] = []
-        with contextlib.suppress(*FAILURES):  # what cannot be made an array
-            like = _like(value, right)
-        wanted = _STATISTICS.get(names.key(name), ())
-        if subject.slices is not None or not like or (like == ["log"] and not wanted):
-            others.append(label)
-        elif wanted and not {*like} & {*wanted}:
-            seen = seen or f"{label}, {name}, is not {_CALLED[wanted[0]]} of each row: it is {_CALLED[like[0]]}"
-        elif "lse" in like:
-            options.logarithms.append(label)
-    return tuple(others), seen
-
-
 def try_options(trial: Trial) -> None:
     """Of a function of q, k and v that is right without: a scale, fewer heads of k and v, masks of floats, pairs of them with the others;
     what it returns. Notes for the verdict."""
@@ -302,7 +198,7 @@ def try_options(trial: Trial) -> None:
         ways.append((binding.argument("mask"), functools.partial(options.floats, torchs)))
     with contextlib.suppress(Skipped, *FAILURES):
         result, right = options.result(options.tensors), options.formula(options.tensors)
-        untried, seen = _beside(options, result, right)
+        untried, options.logarithms, seen = beside(trial, result, right)
         subject.helpers["callers"] += untried
         if not same(to_numpy(result.out), right["out"]):
             return

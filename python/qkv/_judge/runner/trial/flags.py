@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from . import building
-from .calling import Binding
-from .contracts import names, tasks
-from .errors import FAILURES
+from .. import building
+from ..calling import Binding
+from ..contracts import names, tasks
+from ..errors import FAILURES
+from ..frameworks import reads, to_numpy, told
+from ..match import arguments_of
+from ..slots import Tensors
+from ..subject import Skipped, Subject, square
 from .first_calls import Trial
-from .frameworks import reads, to_numpy, told
-from .match import arguments_of
-from .slots import Tensors
-from .subject import Skipped, Subject, square
 
 #: Words of code whose flag means another triangle.
 _OTHERWISE = re.compile(r"(?i)strict|exclu|look_?-? ?ahead|shift|delay|不(?:含|包括)自身|不能看到?自己")
@@ -73,6 +73,7 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
     if binding.takes("causal"):
         name = binding.argument("causal")
         if not reads(binding.function, name):
+            subject.helpers["callers"] += (name,)
             return
     elif subject.kind == "class":
         flags = [one.name for one in arguments_of(subject.thing) if names.setting(one.name) == "causal"]

@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from . import masks
-from .calling import Binding, beginnings, step_values
-from .contracts import names
-from .contracts.tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
-from .errors import FAILURES, Stop
-from .frameworks import source_of, to_numpy, told
-from .slicing import ROWS, TIME_FIRST, WHOLE, Slices, choices, choices_of_part, heads_behind, tokens_first
-from .slots import Sizes, Tensors
-from .steps import settle, train_steps, trial_tensors
-from .subject import Skipped, Subject, Way, causal_mask, has_more_keys, lengths, padding_mask, square
+from .. import masks
+from ..calling import Binding, beginnings, step_values
+from ..contracts import names
+from ..contracts.tasks import CAUSAL, LAYERS, MASKED, OF_QKV, PARTS, STEPPED, TASKS
+from ..errors import FAILURES, Stop
+from ..frameworks import source_of, to_numpy, told
+from ..slicing import ROWS, TIME_FIRST, WHOLE, Slices, choices, choices_of_part, heads_behind, tokens_first
+from ..slots import Sizes, Tensors
+from ..steps import settle, train_steps, trial_tensors
+from ..subject import Skipped, Subject, Way, causal_mask, has_more_keys, lengths, padding_mask, square
 
 #: Of the inputs of these calls: all different, so that nothing fits by chance.
 BATCH, LENGTH, MEMORY = 2, 5, 7
