@@ -113,8 +113,8 @@ def _no_weights(trial: Trial, result: Result, returned: list[tuple[str, str, Any
 def _changed_inputs(trial: Trial) -> None:
     """Of a function, whose second call is not asked for in every task: an array that is another one after a call, unless its text says so."""
     subject, tensors = trial.subject, trial.ran
-    filters = subject.task == "sampling"  # logits[logits < kth] = -inf is how it is written everywhere
-    if subject.prototype is not None or filters or re.search(r"(?i)in[- ]?place|原地", told(subject.thing)):
+    free = subject.task in ("lm", "sampling")  # steps of training; logits[logits < kth] = -inf is how it is written everywhere
+    if subject.prototype is not None or free or re.search(r"(?i)in[- ]?place|原地", told(subject.thing)):
         return
     with contextlib.suppress(Skipped, *FAILURES):
         leaves = subject.leaves(tensors)
