@@ -177,3 +177,38 @@ def test_a_flag_that_nobody_reads_is_untried(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     found, _ = exchanged(subject_of(tmp_path, written({", **more": ", is_causal=False"})))
     assert found["verdict"] == "right" and found["untried"] == ["is_causal"]
+
+
+ROTATE = """
+import torch
+def half(x):
+    a, b = x.chunk(2, -1)
+    return torch.cat([-b, a], -1)
+def apply_rotary_pos_emb(ARGUMENTS):
+    BODY
+    return RETURNED
+"""
+PAIRS = """x1, x2 = x[..., ::2], x[..., 1::2]
+    y = torch.stack([x1 * cos - x2 * sin, x2 * cos + x1 * sin], -1)"""
+COMPLEX = "turned = lambda x: torch.view_as_real(torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2)) * freqs_cis[:, None]).flatten(3)"
+BY_POSITION = """angles = positions[:, None] * theta ** -(torch.arange(0, q.shape[-1], 2, dtype=q.dtype) / q.shape[-1])
+    cos, sin = (torch.cat([one, one], -1) for one in (angles.cos(), angles.sin()))"""
+BOTH = "q * cos + half(q) * sin, k * cos + half(k) * sin"
+
+
+@pytest.mark.parametrize(("arguments", "body", "returned", "verdict"), [
+    ("q, k, cos, sin, unsqueeze_dim=1", "cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)", BOTH, "right"),
+    ("q, k, cos, sin", "pass", BOTH.replace("half(k)", "half(q)"), "unknown"),  # k is turned as q
+    ("q, k, cos, sin", "pass", BOTH.replace(" + ", " - "), "wrong"),
+    ("x, cos, sin", PAIRS, "y.flatten(-2)", "convention"),
+    ("x, cos, sin", "'x [B, T, H, d]'; d = x.shape[-1] // 2; c, s = cos[:, None, :d], sin[:, None, :d]; a, b = x[..., :d], x[..., d:]",
+     "torch.cat([a * c - b * s, b * c + a * s], -1)", "right"),
+    ("xq, xk, freqs_cis", COMPLEX, "turned(xq), turned(xk)", "convention"),
+    ("q, k, positions, theta=10000.0", BY_POSITION, BOTH, "right"),
+])  # fmt: skip
+def test_rotations_that_are_given(tmp_path: Path, arguments: str, body: str, returned: str, verdict: str) -> None:
+    pytest.importorskip("torch")
+    text = ROTATE.replace("ARGUMENTS", arguments).replace("BODY", body).replace("RETURNED", returned)
+    subject = subject_of(tmp_path, text)
+    found, _ = exchanged(subject)
+    assert subject.task == "rope" and found["verdict"] == verdict

@@ -18,6 +18,7 @@ from .contracts import names, tasks
 from .errors import NoTask, People, Stop, plainly
 from .frameworks import gives_tables, is_module_class, named, reads, source_of
 from .match import arguments_of, required
+from .rotating import turned
 
 
 def load(path: Any) -> ModuleType:
@@ -171,7 +172,7 @@ def members(module: ModuleType) -> dict[str, Any]:
     """The functions and classes that the file itself defines, in its order; what it gives a name, where that calls all that could be
     meant besides."""
     own = {
-        name: value
+        name: turned(name, value)
         for name, value in vars(module).items()
         if isinstance(value, (FunctionType, type)) and value.__module__ == module.__name__ and value.__name__ != "<lambda>"
     }
@@ -195,7 +196,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
     """(candidate, notes); raises Stop with what there is to choose from."""
     known = members(module)
     if name is not None:
-        thing = plain.function_of(name, vars(module).get(name), task, module)
+        thing = turned(name, plain.function_of(name, vars(module).get(name), task, module))
         if thing is None:
             raise Stop(f"{file} has no {name}: it has {', '.join(known) or 'neither functions nor classes'}")
         chosen, step = of_thing(name, thing, task), known.get("train_step")
