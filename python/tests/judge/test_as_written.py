@@ -212,3 +212,33 @@ def test_rotations_that_are_given(tmp_path: Path, arguments: str, body: str, ret
     subject = subject_of(tmp_path, text)
     found, _ = exchanged(subject)
     assert subject.task == "rope" and found["verdict"] == verdict
+
+
+PARTS = {
+    "swiglu": """
+class SwiGLU(nn.Module):
+    def __init__(self, dim, hidden):
+        super().__init__()
+        self.gate, self.up, self.down = nn.Linear(dim, hidden, False), nn.Linear(dim, hidden, False), nn.Linear(hidden, dim, False)
+    def forward(self, x):
+        return self.down(F.silu(self.gate(x)CUT) * self.up(x))
+""",
+    "lora": """
+class LoRALinear(nn.Module):
+    def __init__(self, linear, r, alpha):
+        super().__init__()
+        self.linear, self.alpha = linear, alpha
+        self.A, self.B = nn.Parameter(torch.zeros(linear.in_features, r)), nn.Parameter(torch.zeros(r, linear.out_features))
+    def forward(self, x):
+        return self.linear(x) + self.alpha / self.A.shape[1] * x @ self.A @ self.BCUT
+""",
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_gradients_of_parts(tmp_path: Path, part: str) -> None:
+    pytest.importorskip("torch")
+    text = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n" + PARTS[part]
+    assert right(subject_of(tmp_path, text.replace("CUT", "")))
+    found, evidence = exchanged(subject_of(tmp_path, text.replace("CUT", ".detach()")))
+    assert [one["id"] for one in found["mistakes"]] == ["gradient-cut"] and "along one direction: the output's differences give" in evidence

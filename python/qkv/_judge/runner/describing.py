@@ -27,7 +27,7 @@ from .parameters import Assignment, assign
 from .slots import Sizes
 from .steps import memory_of, model_class
 from .subject import Skipped, Subject, Way, square
-from .trial import options, returned
+from .trial import gradients, options, returned
 from .trial.first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of
 from .trial.flags import try_causal
 
@@ -122,8 +122,8 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             subject.helpers |= {"square": only_square(trial), "ungrouped": _ungrouped(trial)}
             subject.helpers["callers"] += (*_axis(trial),)
             try_causal(trial, values, own)
-            options.try_options(trial)
-            returned.try_call(trial)
+            for attempt in (options.try_options, returned.try_call, gradients.try_gradients):
+                attempt(trial)
         except Stop as stop:
             if stop.verdict != "unfilled":
                 raise
@@ -181,7 +181,7 @@ def _of_a_block(trial: Trial, owner: Any) -> None:
     subject, code = trial.subject, {trial.subject.name, *named(owner)}
     means = makes_triangle(owner) or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
     means = means or ("masked_fill" in code and not {"mask", "other_mask"} & {*trial.binding.roles.values()}) or _says_decoder(owner)
-    subject.has["metadata"] = blocks.says_of(owner, subject.prototype)
+    subject.has["metadata"] = {**subject.has.get("metadata", {}), **blocks.says_of(owner, subject.prototype)}
     if not means and not hides_future(trial):
         subject.has["metadata"]["encoder"] = "1"
 

@@ -230,6 +230,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
     signature = _signature((name, may) for name, may in contract.items() if name in known or not may)
     call.__name__, call.__signature__, call.__module__ = cls.__name__, signature, cls.__module__  # type: ignore[attr-defined]
     call.__wrapped__ = getattr(cls, _forward(cls) or "")  # type: ignore[attr-defined]  # the lines that are watched
+    call.connected = is_module_class(cls) and cls.train is torch_of().nn.Module.train  # type: ignore[attr-defined]
     return call
 
 
