@@ -109,16 +109,22 @@ def _known(cls: type, values: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped."""
+    """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped. PyTorch has one thread: arrays are
+    small, and threads that wait for each other on a busy machine take many times as long."""
     state = np.random.get_state()
     torch = sys.modules.get("torch")
     fork = torch.random.fork_rng(devices=[]) if torch is not None else contextlib.nullcontext()
+    threads = torch.get_num_threads() if torch is not None else 1
     with open("/dev/null", "w", encoding="utf-8") as nowhere:
         with fork, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             try:
+                if torch is not None:
+                    torch.set_num_threads(1)
                 yield
             finally:
                 np.random.set_state(state)
+                if torch is not None:
+                    torch.set_num_threads(threads)
 
 
 def _file_and_name(text: str) -> tuple[str, str | None]:

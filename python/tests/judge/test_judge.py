@@ -174,10 +174,10 @@ def test_a_module_keeps_its_parameters() -> None:
     module = torch.nn.MultiheadAttention(18, 3, batch_first=True)
     before = [parameter.clone() for parameter in module.parameters()]
     torch.manual_seed(5)
-    state = torch.random.get_rng_state()
+    state, threads = torch.random.get_rng_state(), torch.get_num_threads()
     finding = qkv.judge(module, task="mha")
     assert finding, str(finding)
-    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(torch.random.get_rng_state(), state) and torch.get_num_threads() == threads
     assert all(torch.equal(a, b) for a, b in zip(before, module.parameters()))
     assert module.training and module.in_proj_weight.dtype == torch.float32
 

@@ -218,7 +218,7 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
             if (part := parts.named(key)) and task in (None, part) and parts.guess(key, thing) is None:
                 raise Stop(parts.unfit(key, part, thing))
         has = ", ".join(known) or "neither functions nor classes"
-        others = [f"{key} {other}" for key in known if task is None and (other := match.other_than(key))]
+        others = [f"{key} {other}" for key in known if task is None and (other := match.refused(key))]
         how = f"name the one to judge: {file}:NAME" + ("" if task else ", and --task NAME where its task is not clear")
         raise NoTask([*others, f"nothing in {file} {wanted} (it has {has}): {how}"][0])
     uses = {one.name: named(one.thing) for one in found}
@@ -294,7 +294,7 @@ def of_thing(name: str, thing: Any, task: str | None) -> Candidate:
     if found is None:
         if part := parts.named(name):
             raise Stop(parts.unfit(name, part, thing))
-        if other := match.other_than(name):
+        if other := match.refused(name):
             raise Stop(f"{name} {other}")
         raise Stop(f"cannot tell from {name} which task it is: --task NAME, one of {', '.join(tasks.FUNCTIONS)}")
     if found.beyond:

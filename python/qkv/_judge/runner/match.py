@@ -129,6 +129,12 @@ def other_than(name: str) -> str:
     return "" if "att" in names.key(name) else _OTHER.get(names.speaks_of("other", name) or "", "")
 
 
+def refused(name: str) -> str:
+    """Why nothing is judged by this name, where that can be said."""
+    around = "is a layer around linear attention that no exercise asks for; the nearest is `linear`, a function of q, k and v"
+    return other_than(name) or (around if re.match("linear.*att", names.key(name)) else "")
+
+
 def is_block(name: str) -> bool:
     return names.speaks_of("other", name) == "block" and bool(other_than(name))
 
