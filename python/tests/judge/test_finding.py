@@ -322,7 +322,7 @@ def test_a_class_made_with_heads_is_no_single_head(tmp_path: Path) -> None:
         assert layer(tmp_path, name=name).task == "v4"
     for name in ("SelfAttention", "SelfAttentionV4", "FlashMHA", "DropoutAttention"):  # and no function of q, k, v
         assert layer(tmp_path, name=name, settings="dim, heads").task == "mha"
-    with pytest.raises(Stop, match="looks like attention"):
+    with pytest.raises(Stop, match="a layer around linear attention"):
         layer(tmp_path, name="LinearAttention", settings="dim, heads")
     assert as_json(layer(tmp_path, settings="dim, n_q, causal=False"))["untried"] == ["causal"]
 
