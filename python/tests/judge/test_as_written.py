@@ -242,3 +242,21 @@ def test_gradients_of_parts(tmp_path: Path, part: str) -> None:
     assert right(subject_of(tmp_path, text.replace("CUT", "")))
     found, evidence = exchanged(subject_of(tmp_path, text.replace("CUT", ".detach()")))
     assert [one["id"] for one in found["mistakes"]] == ["gradient-cut"] and "along one direction: the output's differences give" in evidence
+
+
+def test_a_norm_whose_root_is_clamped(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = """
+import torch
+from torch import nn
+class RMSNorm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale, self.gain = dim**0.5, nn.Parameter(torch.ones(dim))
+    def forward(self, x):
+        return nn.functional.normalize(x, dim=-1) * self.scale * self.gain
+"""
+    found, _ = exchanged(subject_of(tmp_path, text))
+    assert found["verdict"] == "convention" and [one["id"] for one in found["conventions"]] == ["norm-eps-clamped"]
+    bare = text.replace("nn.functional.normalize(x, dim=-1) * self.scale", "x / x.square().mean(-1, keepdim=True).sqrt()")
+    assert [one["id"] for one in exchanged(subject_of(tmp_path, bare))[0]["mistakes"]] == ["norm-eps-missing"]

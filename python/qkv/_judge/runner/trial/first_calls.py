@@ -224,6 +224,8 @@ def _try_part(trial: Trial) -> None:
             continue
         binding.slices, subject.slices = subject.slices, None
         notes = [binding.slices.note] if binding.slices else []
+        if subject.task == "rmsnorm" and re.search(r"\b(?:normalize|clip|clamp|clamp_min|maximum)\(", source_of(binding.function)):
+            subject.has["metadata"] = {**subject.has.get("metadata", {}), "clamped": "1"}
         subject.notes += notes + ([f"the matrices of {binding.name} are given as [out, in]"] if binding.turned else [])
         return
     assert failure is not None
