@@ -108,23 +108,32 @@ def _known(cls: type, values: Mapping[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped. PyTorch has one thread: arrays are
-    small, and threads that wait for each other on a busy machine take many times as long."""
-    state = np.random.get_state()
+def _torch_apart() -> Iterator[None]:
+    """Its random numbers go on afterwards as if nothing had been called. One thread: arrays are small, and threads that wait for each
+    other on a busy machine take many times as long."""
     torch = sys.modules.get("torch")
-    fork = torch.random.fork_rng(devices=[]) if torch is not None else contextlib.nullcontext()
-    threads = torch.get_num_threads() if torch is not None else 1
+    if torch is None:
+        yield
+        return
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped."""
+    state = np.random.get_state()
     with open("/dev/null", "w", encoding="utf-8") as nowhere:
-        with fork, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        with _torch_apart(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             try:
-                if torch is not None:
-                    torch.set_num_threads(1)
                 yield
             finally:
                 np.random.set_state(state)
-                if torch is not None:
-                    torch.set_num_threads(threads)
 
 
 def _file_and_name(text: str) -> tuple[str, str | None]:

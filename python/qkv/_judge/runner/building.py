@@ -189,9 +189,9 @@ def _weight(cls: type, name: str, values: dict[str, Any]) -> Any:
 
 def _kind(cls: type, one: inspect.Parameter, values: dict[str, Any]) -> str | None:
     """What an argument is; of a block's two widths the one that is called hidden is that of its feed-forward part."""
-    if names.setting(one.name) == "context" and values["tiled"] and "block" in names.key(one.name):
-        return "tile"
     kind, widths = names.setting(one.name), [other.name for other in arguments_of(cls) if names.setting(other.name) == "embed"]
+    if kind == "context" and values["tiled"] and "block" in names.key(one.name):
+        return "tile"
     return "hidden" if kind == "embed" and "hidden" in values and len(widths) > 1 and "hidden" in one.name else kind
 
 

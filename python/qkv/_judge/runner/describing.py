@@ -149,7 +149,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             raise NoTask(f"no exercise asks for what {norm} in {subject.name} does; the nearest is `{subject.task}`")
         _causal(trials[0], owner, candidate.strong)
     if subject.helpers.get("whole"):
-        subject.has["metadata"] = {**subject.has.get("metadata", {}), "whole": "1"}
+        subject.tell(whole="1")
     if subject.task == "block":
         _of_a_block(trials[0], owner)
     for function, _ in unfilled:  # one of two functions of a task
@@ -181,9 +181,9 @@ def _of_a_block(trial: Trial, owner: Any) -> None:
     subject, code = trial.subject, {trial.subject.name, *named(owner)}
     means = makes_triangle(owner) or any(re.search("causal|decoder|gpt", names.key(name)) for name in code)
     means = means or ("masked_fill" in code and not {"mask", "other_mask"} & {*trial.binding.roles.values()}) or _says_decoder(owner)
-    subject.has["metadata"] = {**subject.has.get("metadata", {}), **blocks.says_of(owner, subject.prototype)}
+    subject.tell(**blocks.says_of(owner, subject.prototype))
     if not means and not hides_future(trial):
-        subject.has["metadata"]["encoder"] = "1"
+        subject.tell(encoder="1")
 
 
 def _says_decoder(owner: Any) -> bool:
@@ -318,7 +318,7 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given, subject.helpers["fixed"])
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24), cls)
         if subject.kind == "class" and (says := building.unheeded(subject.sizes, subject.task, values, given, subject.helpers["asked"])):
-            subject.has["metadata"] = {"unheeded": says}
+            subject.tell(unheeded=says)
     held = {slot.path for one in subject.assignments for slot in one.slots}
     normed = [entry.path for entry in [*entries, *rest] if re.search(r"(?i)\b(?:q|k|query|key)_?(?:layer)?_?(?:norm|ln)\b", entry.path)]
     more = normed or [entry.path for entry in entries if entry.path not in held]

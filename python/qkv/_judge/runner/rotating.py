@@ -3,6 +3,7 @@ one of x: rope(x, positions, base). Not: layers that are given rotations (subjec
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .calling import TURNS
-from .frameworks import framework_of, from_numpy, is_array, told
+from .frameworks import framework_of, from_numpy, is_array, to_numpy
 from .match import arguments_of, required, roles_of
 
 #: Axes of a table beside tokens and columns, before and behind the tokens.
@@ -37,14 +38,14 @@ def turned(name: str, function: Any) -> Any:
 
     def call(x: Any, positions: Any, base: float = 10000.0) -> Any:
         first, failure = None, None
-        for form in chosen or list(_forms("turns" in roles.values(), told(function))):
+        for form in chosen or list(_forms("turns" in roles.values())):
             try:
                 pairs = ((x, 1 - x), (1 - x, x))[: len(inputs)]
                 outs = [_called(function, form, dict(zip(inputs, pair)), tables, positions, base) for pair in pairs]
             except Exception as error:
                 failure = failure or error
                 continue
-            same = len(outs) == 1 or np.allclose(_numbers(outs[0][-1]), _numbers(outs[1][0]))  # k as q
+            same = len(outs) == 1 or np.allclose(to_numpy(outs[0][-1]), to_numpy(outs[1][0]))  # k as q
             out = outs[0][0] if same else outs[1][-1]
             first = out if first is None else first
             if chosen or _kept(x, out):
@@ -54,18 +55,13 @@ def turned(name: str, function: Any) -> Any:
             raise failure
         return first
 
-    call.__name__ = call.__qualname__ = function.__name__
-    call.__module__, call.__doc__ = function.__module__, function.__doc__
-    call.__wrapped__ = function  # type: ignore[attr-defined]  # the lines that are watched
-    call.__signature__ = inspect.signature(call, follow_wrapped=False)  # type: ignore[attr-defined]
-    return call
+    call.__signature__ = inspect.signature(call)  # type: ignore[attr-defined]
+    return functools.update_wrapper(call, function, ("__module__", "__name__", "__qualname__", "__doc__"))  # its lines are watched
 
 
-def _forms(whole: bool, says: str) -> Iterator[tuple[str, tuple[int, ...], bool]]:
-    """(columns, axes, whether heads are behind tokens); first as the text says."""
-    columns = ("pairs",) if whole else ("halves", "twice", "pairs")
-    behind = bool(re.search(r"(?i)\b(?:seq\w*|t|l|s|time)\s*,\s*(?:n?_?h|\w*heads?)\s*,", says))
-    yield from itertools.product(columns, _AXES, (behind, not behind))
+def _forms(whole: bool) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    """(columns, axes, whether heads are behind tokens)"""
+    return itertools.product(("pairs",) if whole else ("halves", "twice", "pairs"), _AXES, (False, True))
 
 
 def _called(function: Any, form: Any, inputs: dict[str, Any], tables: dict[str, str], positions: Any, base: float) -> list[Any]:
@@ -85,10 +81,6 @@ def _called(function: Any, form: Any, inputs: dict[str, Any], tables: dict[str, 
     return outs
 
 
-def _numbers(one: Any) -> np.ndarray:
-    return np.asarray(one.detach() if hasattr(one, "detach") else one, np.float64)
-
-
 def _kept(x: Any, out: Any) -> bool:
     """Whether every vector is as long as before, as what is turned is."""
-    return np.allclose(np.linalg.norm(_numbers(x), axis=-1), np.linalg.norm(_numbers(out), axis=-1), 1e-4)
+    return np.allclose(np.linalg.norm(to_numpy(x), axis=-1), np.linalg.norm(to_numpy(out), axis=-1), 1e-4)

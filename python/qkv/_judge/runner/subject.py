@@ -65,6 +65,11 @@ class Subject:
     def __post_init__(self) -> None:
         self.branches = Branches(self.people)
 
+    def tell(self, **words: str) -> None:
+        """For the engine, beside what it was told before: `unheeded`, what was seen, `unheeded_as`, the mistake that it is, and others."""
+        if words:
+            self.has["metadata"] = {**self.has.get("metadata", {}), **words}
+
     def binding_for(self) -> Binding:
         """Of the object, or of the task's own function."""
         if self.prototype is not None:

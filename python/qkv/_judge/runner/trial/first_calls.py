@@ -56,7 +56,7 @@ class Trial:
             "causal": "1" if task in CAUSAL else "0", "block": "3", "dropout": "0.25", "base": "10000", "lr": "0.1", "window": "3", **numbers,
         }  # fmt: skip
         self.inputs = trial_tensors() if task == "lm" else inputs_of(task, function or TASKS[task].own, sizes)
-        self.ran = self.inputs
+        self.ran, self.given = self.inputs, dict[str, Any]()  # given: the arrays that the last call had
 
     def call(self, tensors: Tensors) -> Any:
         """In the first way that runs; Skipped, or the error of the first way."""
@@ -68,7 +68,8 @@ class Trial:
         for way, state in itertools.product(ways, states):
             subject.ways, subject.helpers["cache"], own = [way], state, copy.deepcopy(state)
             try:
-                values = subject.values(binding, tensors, self.metadata, subject.leaves(tensors))
+                leaves = subject.leaves(tensors)
+                values = subject.values(binding, tensors, self.metadata, leaves)
                 values = step_values(binding, values, own, 0) if subject.task in STEPPED else values
                 result = subject.call(binding, target, values, tensors)
             except Skipped:
@@ -78,6 +79,7 @@ class Trial:
                 failure = failure or error
                 continue
             ran.append((result, way, state))
+            self.given = leaves
             if result.rest or own or len(states) == 1:  # a dict that was filled keeps what None does not
                 break
         subject.ways = ways
@@ -225,7 +227,7 @@ def _try_part(trial: Trial) -> None:
         binding.slices, subject.slices = subject.slices, None
         notes = [binding.slices.note] if binding.slices else []
         if subject.task == "rmsnorm" and re.search(r"\b(?:normalize|clip|clamp|clamp_min|maximum)\(", source_of(binding.function)):
-            subject.has["metadata"] = {**subject.has.get("metadata", {}), "clamped": "1"}
+            subject.tell(clamped="1")
         subject.notes += notes + ([f"the matrices of {binding.name} are given as [out, in]"] if binding.turned else [])
         return
     assert failure is not None

@@ -17,7 +17,7 @@ from ..errors import FAILURES
 from ..frameworks import reads, to_numpy, told
 from ..match import arguments_of
 from ..slots import Tensors
-from ..subject import Skipped, Subject, square
+from ..subject import Skipped, square
 from .first_calls import Trial
 
 #: Words of code whose flag means another triangle.
@@ -99,10 +99,4 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
 def note(trial: Trial, name: str, found: dict[str, str]) -> None:
     """What was found of an option, which counts as tried."""
     trial.subject.helpers["tried"] = (*trial.subject.helpers.get("tried", ()), name)
-    unheeded(trial.subject, **found)
-
-
-def unheeded(subject: Subject, **found: str) -> None:
-    """For the engine: `unheeded`, what was seen, `unheeded_as`, the mistake that it is."""
-    if found:
-        subject.has["metadata"] = {**subject.has.get("metadata", {}), **found}
+    trial.subject.tell(**found)

@@ -13,7 +13,6 @@ from ..errors import FAILURES
 from ..frameworks import torch_of
 from ..subject import Skipped
 from .first_calls import Trial
-from .flags import unheeded
 
 #: Steps of differences, which must agree: code that rounds, or that has a kink there, says nothing; what may be off.
 _STEPS, _TOLERANCE = (1e-6, 1e-5), 1e-3
@@ -27,7 +26,7 @@ def try_gradients(trial: Trial) -> None:
     if subject.framework == "torch" and subject.dtype == "float64" and own and connected and subject.task not in ("sampling", "beam"):
         with contextlib.suppress(Skipped, *FAILURES):
             if seen := _wrong(trial):
-                unheeded(subject, unheeded=seen, unheeded_as="gradient-cut")
+                subject.tell(unheeded=seen, unheeded_as="gradient-cut")
 
 
 def _wrong(trial: Trial) -> str:

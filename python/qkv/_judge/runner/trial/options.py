@@ -1,5 +1,5 @@
-"""Options of the formula that no probe gives, and what a function returns beside its output and weights: a scale, fewer heads of k and v,
-masks of floats beside bool, two options at once; a maximum, a sum and a logarithm by their names. Not: what a layer is built with."""
+"""Options of the formula that no probe gives: a scale, fewer heads of k and v, masks of floats beside bool, two options at once. Not: what is
+returned beside the output (returned.py), what a layer is built with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..match import required
 from ..slots import Tensors
 from ..subject import Skipped, attended, causal_mask, padding_mask, square
 from .first_calls import Trial
-from .flags import note, same, unheeded
+from .flags import note, same
 from .returned import beside, like_of, values_of
 
 #: The scale that is tried.
@@ -203,7 +203,7 @@ def try_options(trial: Trial) -> None:
         if not same(to_numpy(result.out), right["out"]):
             return
         if seen:
-            unheeded(subject, unheeded=seen, unheeded_as="statistic-mislabelled")
+            subject.tell(unheeded=seen, unheeded_as="statistic-mislabelled")
         options.weights = result.weights is not None and same(to_numpy(result.weights), right["weights"])
         for name, way in ways:
             with contextlib.suppress(Skipped, *FAILURES):
@@ -214,4 +214,4 @@ def try_options(trial: Trial) -> None:
                     way()
                 note(trial, name, {"unheeded": seen, "unheeded_as": "option-not-followed"} if seen else {})
         if seen := options.together():
-            unheeded(subject, unheeded=seen, unheeded_as="option-not-followed")
+            subject.tell(unheeded=seen, unheeded_as="option-not-followed")

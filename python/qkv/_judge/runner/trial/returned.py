@@ -21,7 +21,7 @@ from ..frameworks import is_array, source_of, to_numpy, told
 from ..slots import Tensors
 from ..subject import Skipped, lengths
 from .first_calls import Trial
-from .flags import same, unheeded
+from .flags import same
 
 #: Names of what is returned beside the output, and what they may be: of scores in powers of two too, without the maximum taken off.
 _STATISTICS = {
@@ -117,15 +117,10 @@ def _changed_inputs(trial: Trial) -> None:
     if subject.prototype is not None or free or re.search(r"(?i)in[- ]?place|原地", told(subject.thing)):
         return
     with contextlib.suppress(Skipped, *FAILURES):
-        given: dict[str, Any] = {}
-        own, subject.leaves = subject.leaves, lambda *some: given.update(own(*some)) or given  # type: ignore[method-assign]
-        try:
-            trial.call(tensors)
-        finally:
-            del subject.leaves
-        for name, value in given.items():
+        trial.call(tensors)
+        for name, value in trial.given.items():
             if not np.array_equal(to_numpy(value), tensors[name].astype(to_numpy(value).dtype)):
-                unheeded(subject, unheeded=f"the call changes its input {name}", unheeded_as="inputs-changed")
+                subject.tell(unheeded=f"the call changes its input {name}", unheeded_as="inputs-changed")
                 return
 
 
