@@ -30,6 +30,21 @@ def test_spellings() -> None:
         assert names.is_bias(word) and names.letters(word, True) == tuple(letters), word
 
 
+CHINESE = {
+    "setting": {"heads": "头数 头的个数 头数量", "kv_heads": "键值头数量", "head_dim": "每头维度", "hidden": "中间维度", "dropout": "丢弃概率",
+                "context": "最大长度 分块大小", "vocab": "词表大小", "window": "窗口大小"},
+    "argument": {"mask": "掩膜 有效长度", "block_size": "分块大小", "W_q": "查询映射"},
+}  # fmt: skip
+
+
+def test_chinese_words() -> None:
+    for kind, meanings in CHINESE.items():
+        for meaning, words in meanings.items():
+            for word in words.split():
+                assert getattr(names, kind)(word) == meaning, word
+    assert names.speaks_of("part", "交叉熵") == "cross-entropy" and names.speaks_of("task", "交叉注意力") == "cross"
+
+
 HEAD = """
 import torch, torch.nn as nn, torch.nn.functional as F
 
