@@ -232,7 +232,7 @@ def test_the_finding_shows_the_line() -> None:
     assert finding.line == line and f">{line:5} |         return e @ v" in finding.where
     assert f"right up to line {line - 1} (weights); line {line} is the first that is not" in str(finding)
     assert f"{line} is the first" in str(qkv.judge(attention, task="sdpa", hint=True))
-    assert f"第 {line} 行是第一处不正确的地方" in str(qkv.judge(attention, task="sdpa", lang="zh"))
+    assert f"从第 {line} 行起不正确" in str(qkv.judge(attention, task="sdpa", lang="zh"))
     assert attention.__code__ is code and not [name for name in globals() if "watch__" in name]  # as it was
 
 
