@@ -61,6 +61,31 @@ def test_a_constructors_causal_is_tried(tmp_path: Path, width: int) -> None:
     assert [one["id"] for one in found["mistakes"]] == ["causal-sees-next"] * width and not found["untried"]
 
 
+@pytest.mark.parametrize(("hides", "mistake"), [
+    ("if MASKED: s = s.masked_fill(~pad_mask[:, None, None].bool(), -torch.inf)", None),
+    ("if MASKED and not self.causal: s = s.masked_fill(~pad_mask[:, None, None].bool(), -torch.inf)", "other-mask"),
+    ("if MASKED: s = plain.masked_fill(~pad_mask[:, None, None].bool(), -torch.inf)", "no-causal"),
+])  # fmt: skip
+def test_a_constructors_causal_and_padding_hold_together(tmp_path: Path, hides: str, mistake: str | None) -> None:
+    text = with_flag(0).replace("forward(self, x)", "forward(self, x, pad_mask=None)").replace("if self.causal:", "plain = s\n        if self.causal:")
+    text = text.replace(").bool(), -torch.inf)", ").bool(), -torch.inf)\n        " + hides.replace("MASKED", "pad_mask is not None"), 1)
+    found, _ = exchanged(subject_of(tmp_path, text))
+    assert [one["id"] for one in found["mistakes"]] == ([] if mistake is None else [mistake])
+
+
+def test_a_batch_of_one_stays_a_batch(tmp_path: Path) -> None:
+    text = layer("MultiHeadAttention", "num_heads", "num_heads", "num_heads")
+    assert right(subject_of(tmp_path, text))
+    squeezed = text.replace(".reshape(B, L, E))", ".reshape(B, L, E)).squeeze(0)")
+    _, said = exchanged(subject_of(tmp_path, squeezed))
+    assert "MultiHeadAttention must return [1, 3, 18]: it returned [3, 18]" in said
+    block = (Path(__file__).parents[3] / "tests/judge/others/gpt_block.py").read_text(encoding="utf-8")
+    assert right(subject_of(tmp_path, block))
+    *lines, last = block.rstrip().split("\n")
+    found, said = exchanged(subject_of(tmp_path, "\n".join([*lines, last.replace("return ", "return (") + ").squeeze(0)"])))
+    assert [one["id"] for one in found["mistakes"]] == ["size-not-followed"] and "it returns [5, 18]" in said
+
+
 def test_a_cache_is_asked_for_whatever_the_layers_name_says(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     step = (Path(__file__).parents[3] / "tests/judge/others/cache_concat.py").read_text(encoding="utf-8")

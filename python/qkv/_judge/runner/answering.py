@@ -196,6 +196,8 @@ def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: i
     found = [None] * len(inputs)
     if getattr(result.out, "requires_grad", False):
         dout = from_numpy(tensors["dout"], "torch", subject.dtype).to(result.out.dtype)
+        if dout.shape != result.out.shape:
+            raise Stop(f"{subject.name} must return {list(dout.shape)}: it returned {list(result.out.shape)}")
         found = torch_of().autograd.grad(result.out, inputs, dout, allow_unused=True)
     grads = [np.zeros(tuple(one.shape)) if grad is None else to_numpy(grad) for one, grad in zip(inputs, found)]
     return answers | {f"d_{name}": array_of(value, subject.precision or subject.dtype) for name, value in collect(grads).items()}

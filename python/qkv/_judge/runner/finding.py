@@ -90,7 +90,7 @@ _TURNED = ("mha", "causal-mha", "gqa", "cache", "gqa-cache")
 def _rotations(inside: set[str]) -> list[str]:
     """The names in a code that speak of rotary positions."""
     found = [name for name in inside if re.search("rope|rotary|rotate|freqs|^polar$", name, re.IGNORECASE)]
-    return found + ["cos"] * ({"cos", "sin"} <= inside)
+    return sorted(found) + ["cos"] * ({"cos", "sin"} <= inside)
 
 
 def _beyond(thing: Any, task: str) -> str:

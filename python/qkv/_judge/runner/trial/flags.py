@@ -15,9 +15,10 @@ from ..calling import Binding
 from ..contracts import names, tasks
 from ..errors import FAILURES
 from ..frameworks import reads, to_numpy, told
+from ..masks import LENGTHS, ROWS
 from ..match import arguments_of
 from ..slots import Tensors
-from ..subject import Skipped, square
+from ..subject import Skipped, lengths, square
 from .first_calls import Trial
 
 #: Words of code whose flag means another triangle.
@@ -29,7 +30,7 @@ _MISTAKES = (("causal-sees-next", 2), ("causal-off-by-one", 0))
 def _out(trial: Trial, tensors: Tensors, causal: bool = False) -> np.ndarray:
     metadata, trial.metadata = trial.metadata, {**trial.metadata, "causal": str(int(causal))}
     try:
-        return np.asarray(to_numpy(trial.unmasked(tensors).out), np.float64)
+        return np.asarray(to_numpy(trial.call(tensors).out), np.float64)
     finally:
         trial.metadata = metadata
 
@@ -52,13 +53,33 @@ def _found(trial: Trial, flagged: Trial, name: str) -> dict[str, str] | None:
         got = _out(flagged, tensors, True)
         length = got.shape[-2]
         if all(same(got[..., i, :], _row(trial, tensors, i, i + 1)) for i in range(length)):
-            return {}
+            return _padded(trial, flagged, name, tensors)
         for mistake, count in _MISTAKES:
             rows = range(1, length - 1)
             with contextlib.suppress(*FAILURES):  # a layer has no query without its own key
                 if all(same(got[..., i, :], _row(trial, tensors, i, i + count)) for i in rows):
                     return {"unheeded_as": mistake, "unheeded": f"{name}=True: query 1 gives what it gives without it on keys 0 to {count} alone"}
     return None
+
+
+def _padded(trial: Trial, flagged: Trial, name: str, tensors: Tensors) -> dict[str, str]:
+    """What is lost of a flag that works, or of a mask of keys alone, where both are given: the first key of every sequence is hidden."""
+    form = trial.subject.mask_form
+    if form is None or form.shape not in ROWS or form.shape == LENGTHS or not trial.binding.takes("mask"):
+        return {}
+    (batch, rows), columns = lengths(tensors)
+    mask = np.broadcast_to(np.arange(columns) > 0, (batch, 1, rows, columns)).copy()
+    cut = {name: x[..., 1:, :] if name in ("x", "q", "k", "v") else x for name, x in tensors.items()}
+    with contextlib.suppress(Skipped, *FAILURES):
+        alone, both = _out(flagged, cut, True), _out(flagged, {**tensors, "mask": mask}, True)[..., 1:, :]
+        if same(both, alone):
+            return {}
+        given = f"{name}=True and {trial.binding.argument('mask')} that hides the first token: "
+        if same(both, _out(flagged, tensors, True)[..., 1:, :]):
+            return {"unheeded_as": "other-mask", "unheeded": given + "as without the mask"}
+        if same(both, _out(trial, cut)):
+            return {"unheeded_as": "no-causal", "unheeded": given + f"as without {name}"}
+    return {}
 
 
 def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> None:

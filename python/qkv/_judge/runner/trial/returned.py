@@ -137,6 +137,18 @@ def _of_a_layer(trial: Trial) -> None:
             subject.helpers["callers"] += tuple(label for label, _, value in returned if value is result.weights)
 
 
+def _of_one_sequence(trial: Trial) -> None:
+    """Of a layer or a block: an axis that a batch of one loses."""
+    subject = trial.subject
+    if subject.prototype is None or subject.slices is not None or subject.task in STEPPED:
+        return
+    with contextlib.suppress(Skipped, *FAILURES):
+        one = {name: x[:1] if name in ("x", "memory") else x for name, x in trial.ran.items()}
+        whole, alone = (list(trial.call(tensors).out.shape) for tensors in (trial.ran, one))
+        if len(alone) < len(whole) == 3:
+            subject.tell(unheeded=f"x {list(one['x'].shape)}: it returns {alone}", unheeded_as="size-not-followed")
+
+
 def beside(trial: Trial, result: Result, right: Tensors) -> tuple[tuple[str, ...], list[str], str]:
     """Of a function of q, k and v: (what is returned beside output and weights of which nothing says what it should be, what is the
     logarithm of each row's sum, what was seen of one that is not what its name says)."""
@@ -167,3 +179,4 @@ def try_call(trial: Trial) -> None:
     """What one call leaves behind: its inputs as they were, beside the output what it is called. Notes for the verdict."""
     _changed_inputs(trial)
     _of_a_layer(trial)
+    _of_one_sequence(trial)
