@@ -264,6 +264,8 @@ def test_what_the_judged_code_does_not_reach_is_said(tmp_path: Path) -> None:
     lora = "import torch\nfrom torch import nn\n" + parts[parts.index("class LoRALinear") : parts.index("class LoRAWrapped")]
     lora = lora.replace("torch.randn(r, in_features)", "torch.zeros(r, in_features)") + "    def merge(self):\n        return self.linear\n"
     assert as_json(subject_of(tmp_path, lora))["untried"] == ["LoRALinear.merge()", "training from A = B = 0"]
+    assert not as_json(subject_of(tmp_path, parts, name="LoRALinear"))["notes"]
+    assert "neither A nor B is 0" in as_json(subject_of(tmp_path, lora.replace("torch.zeros(", "torch.randn(")))["notes"][-1]
 
 
 BLOCK = """

@@ -385,16 +385,16 @@ def as_json(subject: Subject) -> dict[str, Any]:
     tiles = [[name for name, role in one.roles.items() if role == "block_size"] for one in subject.bindings.values()]
     untried += [f"{one[0]} != {one[1]}" for one in tiles if len(one) > 1]
     untried += [own[0] for one, own in zip(subject.bindings.values(), tiles) if own and not any(reads(one.function, name) for name in own)]
-    untried += ["training from A = B = 0"] if getattr(subject.thing, "still", False) else []
-    untried += ["len(k) > len(q)"] if subject.helpers.get("square") else []
-    untried += ["fewer heads of k and v"] if subject.helpers.get("ungrouped") else []
+    begins = getattr(subject.thing, "begins", ())  # whether A, B have numbers at first
+    untried += ["training from A = B = 0"] * (begins == {False})
+    notes = subject.notes + ["neither A nor B is 0 at first: it does not begin as its frozen matrix"] * (begins == {True})
+    untried += ["len(k) > len(q)"] * bool(subject.helpers.get("square")) + ["fewer heads of k and v"] * bool(subject.helpers.get("ungrouped"))
     return {
         "file": subject.people.file, "name": subject.name, "line": subject.line, "kind": subject.kind,
-        "framework": subject.framework, "task": subject.task,
+        "framework": subject.framework, "task": subject.task, "has": subject.has,
         "sizes": subject.sizes.known(), "small": [one.sizes.known() for one in subject.small],
-        "has": subject.has,
         "assignments": [{"label": one.label, "convention": one.convention} for one in assignments],
-        "conventions": conventions, "notes": subject.notes,
+        "conventions": conventions, "notes": notes,
         "promised": promised_by(subject.thing) + ["mask-true-shows"] * subject.helpers.get("said", False),
         "untried": list(dict.fromkeys(untried)),
     }  # fmt: skip

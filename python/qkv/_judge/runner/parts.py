@@ -201,7 +201,7 @@ def function_of(cls: type, task: str, people: People, init: dict[str, Any], chos
                 raise Stop(f"{cls.__name__} holds fewer matrices than the task {task} has: {', '.join(held)}")
             if task == "lora":
                 mine = [to_numpy(parameters.get(thing, one.path)) for one in entries if names.among("given", names.stem(one.path), "AB")]
-                call.still = len(mine) > 1 and not any(one.any() for one in mine)  # type: ignore[attr-defined]
+                call.begins = {bool(one.any()) for one in mine if len(mine) > 1}  # type: ignore[attr-defined]
             state = {one.path: _value_of(one, entries, thing, held, values, chosen) for one in entries}
             if is_module_class(cls) and cls.train is not torch.nn.Module.train:  # it may merge matrices in eval()
                 thing.load_state_dict(state, strict=False)
