@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 ROOT = Path(__file__).parent.parent
 # Looked for and not inside a package: the compiler's, the tests', and what the system's libraries are at run time.
@@ -85,7 +86,7 @@ def version(part):
         found = subprocess.run(["dpkg-query", "-W", "-f=${Version}", name], capture_output=True, text=True, check=True).stdout
     else:
         found = importlib.metadata.version(name)
-    return found, f"pkg:{kind}/{name}@{found}" if kind else ""
+    return found, f"pkg:{kind}/{quote(name, safe='')}@{quote(found, safe=':~')}" if kind else ""
 
 
 def bills(folder):

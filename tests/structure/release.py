@@ -16,13 +16,19 @@ VERSIONED = {
     "CHANGELOG.md": "\n## [{}] - ",
     "packaging/conda/recipe.yaml": "\n  version: {}\n",
     "packaging/vcpkg/vcpkg.json": '\n  "version": "{}",\n',
+    "README.md": "\nVersion {}: ",
+    "README.zh-CN.md": "\n版本 {}：",
 }
+# Who says where the repository is.
+ADDRESSED = {"cli/judge/places.cc": "https://{}/blob/main/", "SECURITY.md": " --repo {} "}
 # What holds until a package is published.
 UNPUBLISHED = {
     "README.md": "on no package index",
     "README.zh-CN.md": "尚未发布到任何软件源",
     "docs/python.md": "is not on PyPI",
     "pyproject.toml": "nothing is published there yet",
+    "packaging/package.cmake": "qkv.invalid",
+    "scripts/release": "qkv.invalid",
 }
 
 
@@ -43,6 +49,8 @@ def main(tag=None):
     version = re.search(r'QKV_VERSION "(.*)"', read("include/qkv/version.h")).group(1)
     address = re.search(r'Repository = "https://(.*)"', read("pyproject.toml")).group(1)
     problems = [f"{name}: not of {version}" for name, text in VERSIONED.items() if text.format(version) not in read(name)]
+    own = {"SECURITY.md": address.partition("/")[2]}
+    problems += [f"{name}: another address than pyproject.toml's" for name, text in ADDRESSED.items() if text.format(own.get(name, address)) not in read(name)]
     changes = "# Changelog\n\n## [Unreleased]\n\n{}## [1.2.3] - 2026-01-01\n"
     for name, text, refused in (("v1.2.3", "", 0), ("v1.2.3-rc1", "", 1), ("v1.2.4", "", 1), ("v1.2.3", "### Added\n- A\n\n", 1)):
         if len(list(unready(name, "1.2.3", changes.format(text)))) != refused:

@@ -44,6 +44,7 @@ def main():
     problems += [f"docs/dev/house.md: no folder {room}/ with files" for room in page if room not in counts]
     problems += [f"docs/dev/house.md: {room}/ is there twice" for room in sorted(set(page)) if page.count(room) > 1]
     problems += [f"{file.name}: what a run wrote does not belong in the root" for file in tree.ROOT.iterdir() if is_output(file)]
+    problems += [f"{file.name}: no program belongs in the root" for file in tree.ROOT.glob("*.py")]
     if not counts:
         problems.append("no folders found: the test reads the wrong folders")
     return problems, f"{len(counts)} rooms, the fullest of {max(counts.values(), default=0)} files"
