@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = ("README.md", "docs/practice.md", "docs/practice.zh-CN.md")
+PAGES = ("README.md", "README.zh-CN.md", "docs/practice.md", "docs/practice.zh-CN.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -50,7 +50,8 @@ def main(tag=None):
     address = re.search(r'Repository = "https://(.*)"', read("pyproject.toml")).group(1)
     problems = [f"{name}: not of {version}" for name, text in VERSIONED.items() if text.format(version) not in read(name)]
     own = {"SECURITY.md": address.partition("/")[2]}
-    problems += [f"{name}: another address than pyproject.toml's" for name, text in ADDRESSED.items() if text.format(own.get(name, address)) not in read(name)]
+    said = {name: text.format(own.get(name, address)) for name, text in ADDRESSED.items()}
+    problems += [f"{name}: another address than pyproject.toml's" for name, text in said.items() if text not in read(name)]
     changes = "# Changelog\n\n## [Unreleased]\n\n{}## [1.2.3] - 2026-01-01\n"
     for name, text, refused in (("v1.2.3", "", 0), ("v1.2.3-rc1", "", 1), ("v1.2.4", "", 1), ("v1.2.3", "### Added\n- A\n\n", 1)):
         if len(list(unready(name, "1.2.3", changes.format(text)))) != refused:
