@@ -20,7 +20,7 @@ VERSIONED = {
     "README.zh-CN.md": "\n版本 {}：",
 }
 # Who says where the repository is.
-ADDRESSED = {"cli/judge/places.cc": "https://{}/blob/main/", "SECURITY.md": " --repo {} "}
+ADDRESSED = {"cli/judge/places.cc": "https://{address}/blob/main/", "SECURITY.md": " --repo {name} "}
 # What holds until a package is published.
 UNPUBLISHED = {
     "README.md": "on no package index",
@@ -49,8 +49,7 @@ def main(tag=None):
     version = re.search(r'QKV_VERSION "(.*)"', read("include/qkv/version.h")).group(1)
     address = re.search(r'Repository = "https://(.*)"', read("pyproject.toml")).group(1)
     problems = [f"{name}: not of {version}" for name, text in VERSIONED.items() if text.format(version) not in read(name)]
-    own = {"SECURITY.md": address.partition("/")[2]}
-    said = {name: text.format(own.get(name, address)) for name, text in ADDRESSED.items()}
+    said = {name: text.format(address=address, name=address.partition("/")[2]) for name, text in ADDRESSED.items()}
     problems += [f"{name}: another address than pyproject.toml's" for name, text in said.items() if text not in read(name)]
     changes = "# Changelog\n\n## [Unreleased]\n\n{}## [1.2.3] - 2026-01-01\n"
     for name, text, refused in (("v1.2.3", "", 0), ("v1.2.3-rc1", "", 1), ("v1.2.4", "", 1), ("v1.2.3", "### Added\n- A\n\n", 1)):

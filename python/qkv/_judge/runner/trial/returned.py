@@ -114,7 +114,7 @@ def _changed_inputs(trial: Trial) -> None:
     """Of a function, whose second call is not asked for in every task: an array that is another one after a call, unless its text says so."""
     subject, tensors = trial.subject, trial.ran
     free = subject.task in ("lm", "sampling")  # steps of training; logits[logits < kth] = -inf is how it is written everywhere
-    if subject.prototype is not None or free or re.search(r"(?i)in[- ]?place|原地", told(subject.thing)):
+    if free or re.search(r"(?i)in[- ]?place|原地", told(subject.thing)):
         return
     with contextlib.suppress(Skipped, *FAILURES):
         trial.call(tensors)
@@ -124,29 +124,26 @@ def _changed_inputs(trial: Trial) -> None:
                 return
 
 
-def _of_a_layer(trial: Trial) -> None:
+def _of_a_layer(trial: Trial, result: Result) -> None:
     """Keys, heads side by side, scores that are called so: no weights, and said to be untried."""
     subject = trial.subject
-    if subject.prototype is None or subject.task not in LAYERS or subject.task in STEPPED:
+    if result.weights is None or subject.task not in LAYERS:
         return
-    with contextlib.suppress(Skipped, *FAILURES):
-        result = trial.call(trial.ran)
-        returned = values_of(result.raw, trial.binding.function)
-        if result.weights is not None and _no_weights(trial, result, returned, lengths(trial.ran)[1]):
-            subject.helpers["no_weights"] = True
-            subject.helpers["callers"] += tuple(label for label, _, value in returned if value is result.weights)
+    returned = values_of(result.raw, trial.binding.function)
+    if _no_weights(trial, result, returned, lengths(trial.ran)[1]):
+        subject.helpers["no_weights"] = True
+        subject.helpers["callers"] += tuple(label for label, _, value in returned if value is result.weights)
 
 
-def _of_one_sequence(trial: Trial) -> None:
+def _of_one_sequence(trial: Trial, result: Result) -> None:
     """Of a layer or a block: an axis that a batch of one loses."""
-    subject = trial.subject
-    if subject.prototype is None or subject.slices is not None or subject.task in STEPPED:
+    if trial.subject.slices is not None or len(result.out.shape) != 3:
         return
     with contextlib.suppress(Skipped, *FAILURES):
         one = {name: x[:1] if name in ("x", "memory") else x for name, x in trial.ran.items()}
-        whole, alone = (list(trial.call(tensors).out.shape) for tensors in (trial.ran, one))
-        if len(alone) < len(whole) == 3:
-            subject.tell(unheeded=f"x {list(one['x'].shape)}: it returns {alone}", unheeded_as="size-not-followed")
+        alone = list(trial.call(one).out.shape)
+        if len(alone) < 3:
+            trial.subject.tell(unheeded=f"x {list(one['x'].shape)}: it returns {alone}", unheeded_as="size-not-followed")
 
 
 def beside(trial: Trial, result: Result, right: Tensors) -> tuple[tuple[str, ...], list[str], str]:
@@ -177,6 +174,10 @@ def beside(trial: Trial, result: Result, right: Tensors) -> tuple[tuple[str, ...
 
 def try_call(trial: Trial) -> None:
     """What one call leaves behind: its inputs as they were, beside the output what it is called. Notes for the verdict."""
-    _changed_inputs(trial)
-    _of_a_layer(trial)
-    _of_one_sequence(trial)
+    if trial.subject.prototype is None:
+        _changed_inputs(trial)
+    elif trial.subject.task not in STEPPED:
+        with contextlib.suppress(Skipped, *FAILURES):
+            result = trial.call(trial.ran)
+            _of_one_sequence(trial, result)
+            _of_a_layer(trial, result)
