@@ -65,7 +65,8 @@ bool Sentences::matches(const Pattern& pattern, std::string_view text, Found& fo
                                                    : std::string_view::npos;
     if (end == std::string_view::npos) return false;
     const std::string_view part = text.substr(0, end);
-    found[pattern.holes[n]] = pattern.holes[n].starts_with("of") ? list(part) : std::string(part);
+    const std::string& name = pattern.holes[n];
+    found[name] = name.starts_with("of") ? list(part) : name == "said" ? said(part) : std::string(part);
     text.remove_prefix(end + next.size());
   }
   return true;

@@ -12,7 +12,8 @@
 namespace qkv::inline v0 {
 
 /// English sentences with their translations. `{}` and `{name}` stand for any text, which the translation repeats, in
-/// any order or not at all; `{of}`, `{of 2}` for a list, "q, k and v", whose parts are translated too.
+/// any order or not at all; `{of}`, `{of 2}` for a list, "q, k and v", whose parts are translated too; `{said}` for one
+/// that is translated as a whole, if at all: a message of a program's own has commas that make no list.
 class QKV_API Sentences {
  public:
   /// Of two equal English sentences the first counts.

@@ -18,6 +18,7 @@ Sentences some() {
       "= outputs {} apart\n输出相差 {}\n"
       "= {a} of {b} rows{s}\n{b} 行中的 {a} 行\n"
       "= checks: {of}\n检查：{of}\n"
+      "= failed: {said}\n失败：{said}\n"
       "= one token\n一个词元\n= read:\n参考：\n");
   return sentences;
 }
@@ -38,6 +39,8 @@ TEST(Sentences, PartsOfAListAreTranslatedToo) {
   EXPECT_EQ(some().said("The heads of q, k and v are split."), "q、k 和 v 被拆分。");
   EXPECT_EQ(some().said("The heads of k are split."), "k 被拆分。");
   EXPECT_EQ(some().said("checks: plain, one token"), "检查：plain、一个词元");
+  EXPECT_EQ(some().said("failed: one token"), "失败：一个词元");
+  EXPECT_EQ(some().said("failed: a, b and one token"), "失败：a, b and one token") << "no list";
 }
 
 TEST(Sentences, OthersStayAsTheyAre) {
