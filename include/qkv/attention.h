@@ -91,8 +91,8 @@ struct AttentionOptions {
   PositionBias position_bias{};                 ///< ALiBi, T5, relative; added to bias
   std::shared_ptr<const ScoreMod> score_mod{};  ///< after soft cap and biases, before the mask
   CaptureRequest capture{};                     ///< default: no capture; {what, result} (capture.h)
-  Bits bits = Bits::kFast;                      ///< kInvariant also where the context says so
-  detail::Part part{};                          ///< default: the call is the whole problem; dense batches only
+  Bits bits = Bits::kFast;  ///< kInvariant also where the context says so; 13 times as slow without FMA
+  detail::Part part{};      ///< default: the call is the whole problem; dense batches only
 };
 
 enum class WeightsKind {
@@ -104,8 +104,9 @@ enum class WeightsKind {
 /// Outputs of forward, each written in full. A null view is not computed; the bits of out do not depend on the other
 /// are requested. OptionError where nothing is requested, here or by a capture, and for lse without out. weights take
 /// Tq x Tk numbers per head, and no other memory of that order is used. Requested together with out, they add at most
-/// half the time of forward alone while the exponentials of a strip stay in the cache (Tk up to 8,192 in f32); beyond
-/// that they cost a second sweep over the keys.
+/// half the time of forward alone while the exponentials of a strip and its tile fit 1.5 MiB (vectors of 64 bytes:
+/// about 11,000 keys where D and Dv are up to 128, 3,900 where they are 1,024); beyond that, and with dropout, they cost
+/// a second sweep over the keys.
 template <class T> struct AttentionOutputs {
   View<T, 4> out{};                          ///< [B, H, Tq, Dv]
   View<Accumulator<T>, 3> lse{};             ///< [B, H, Tq]
@@ -130,7 +131,8 @@ template <class T> struct AttentionGradients {
   View<const Accumulator<T>, 3> dlse{};  ///< input, optional: gradient arriving at lse [B, H, Tq]
   bool accumulate = false;
   /// Input, optional: forward's. Without it a tile of queries with an |lse| above 16, whose rounding would shift every
-  /// weight, is computed forward again, a fifth of backward's work. Same bits.
+  /// weight, is computed forward again, a fifth of backward's work; with it only above 2^19 (f64: 2^48). Same bits, but
+  /// for rows whose sums of v overflowed in forward and were computed again.
   View<const Accumulator<T>, 3> lse_low{};
 };
 

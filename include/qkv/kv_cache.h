@@ -121,7 +121,7 @@ struct KVCacheConfig {
   CacheLayout layout = CacheLayout::kContiguous;
   Index sequences = 1;      ///< sequences at the start, numbered from 0, each empty
   Index max_sequences = 0;  ///< largest number at once, forks included; 0: `sequences`
-  Index capacity = 0;       ///< contiguous: tokens per sequence
+  Index capacity = 0;       ///< contiguous: tokens per sequence; paged: the most of one, 0: what all pages hold
   Index window = 0;         ///< ring: keys that a query sees, including its own
   Index max_append = 1;     ///< ring: most tokens of one append, and queries of one call
   Index first = 0;          ///< ring: number of first tokens that are never overwritten and that every query sees

@@ -10,7 +10,7 @@ namespace {
 
 /// Reading a byte takes as long as this many operations if the cache lies in memory.
 constexpr double kFlopsPerByte = 6;
-constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB; Tk = 8,192 in f32 fits
+constexpr std::size_t kKeptLimitBytes = std::size_t{3} << 19;  // of a thread's 2 MiB
 
 /// Bytes per worker that save a second sweep over the keys; 0 if they would not stay in L2.
 std::size_t kept_bytes(const Problem& p, std::size_t kernel_bytes) {
