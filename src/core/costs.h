@@ -1,6 +1,6 @@
 // What work costs, and which tensors stay in which cache: what calls of all kinds decide by. Nothing that follows from
-// these numbers changes bits (docs/concepts/semantics.md). Sizes of blocks, for a cache or in bits, are constants beside
-// the kernels (attention/scratch.h, decode/scores.h, layers/) and beside what they bound (attention/plan/schedule.cc).
+// these numbers changes bits (docs/concepts/semantics.md). Sizes of blocks, for a cache or in bits, are constants of
+// the kernels (attention/scratch.h, decode/scores.h, layers/) and of what they bound (attention/plan/schedule.cc).
 //
 // Measured on Zen 5 (L1d 48 KiB, L2 1 MiB; 2026-11-20 to 26). On Zen 4 (32 KiB, 1 MiB; 2026-11-27) forward, backward
 // and decode were measured again with them; only the cache that few rows prefetch into differs (core/cpu.h). Caches are

@@ -29,7 +29,7 @@ QKV_API void write_file_atomically(const std::filesystem::path& path, std::strin
 /// After a crash or SIGKILL: before `commit` every path as it was, and temporary files `.qkv-PID-N.tmp` beside
 /// them. Inside `commit`, between two renames, some paths are new and the others old, each of them whole; the old
 /// contents of the new ones lie beside them under such names, and so do the new contents of the others. The tool `qkv`
-/// removes its temporary files on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE, unless it was started with them ignored,
+/// removes its temporary files on SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGPIPE, unless they were ignored at its start,
 /// and lets a `commit` that has begun finish first.
 class QKV_API AtomicFiles {
  public:
