@@ -228,10 +228,10 @@ template <class T, class Policy, class Observer = NoObserver> inline void forwar
   });
   const auto finish = [&](const StripRange& r) {
     const TypedRows<T> out = rows.out(t, w, r);
-    const std::uint32_t strange = finish_strip(t, w, r, out) & lane_bits(r.ni) & ~w.by_maximum[r.strip];
+    const std::uint32_t strange = finish_strip(t, w, r, out) & lane_bits(r.ni);
     if (carried != nullptr) {
       carried->overflown[r.strip] = strange;
-    } else if (strange != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: repeat by the maximum
+    } else if (strange != 0) {  // p above 1 may overflow where the formula's p <= 1 would not: all keys by the maximum
       start_strip(w, r.strip, strange);
       observer.start_strip(r);
       for_live_chunks([&](Index j0, Index nj) { forward_strip_chunk(t, w, rows, observer, r, j0, nj); });
