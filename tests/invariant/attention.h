@@ -18,10 +18,16 @@ template <class S> Index key_tile(Index width) {
 }
 inline constexpr Index kSumKeys = 16, kKeyBlock = 64;
 
+/// Keys of a range, which a pass over the queries meets.
+template <class S> Index key_range(Index width) {
+  const Index keys = 65536 / (width * static_cast<Index>(sizeof(S)));
+  return std::clamp<Index>(keys / kKeyBlock * kKeyBlock, kKeyBlock, 512);
+}
+
 /// Queries that dk and dv add at once: fewer where heads are wide, so that a tile fits the memory of a thread.
 template <class T> Index query_block(Index d, Index dv) {
   constexpr Index size = sizeof(Accumulator<T>), fewest = 64 / size;
-  const Index range = std::clamp<Index>(65536 / (std::max(d, dv) * size) / kKeyBlock * kKeyBlock, kKeyBlock, 512);
+  const Index range = key_range<Accumulator<T>>(std::max(d, dv));
   Index block = 256 / size;
   while (block > fewest && block * (d + dv) * size > 3 << 19) block /= 2;
   const auto copied = [&] { return (block * (2 * (d + dv) + d + 2 * kKeyBlock) + range * 2 * (d + dv)) * size; };
@@ -41,14 +47,27 @@ template <class T> struct Attention {
   Tensor<S> scaled_q = scaled(capped ? scale / cap : scale * unit);
   Tensor<S> out{{c.batch, c.num_heads, c.q_len, c.v_head_dim}}, lse{{c.batch, c.num_heads, c.q_len}},
       weights{{c.batch, c.num_heads, c.q_len, c.kv_len}}, beside{weights.sizes()}, dq{in.q.sizes()}, dk{in.k.sizes()},
-      dv{in.v.sizes()};
-  Tensor<S> low{lse.sizes()};  // what rounding took from lse, where backward knows it
+      dv{in.v.sizes()}, dbias{zeros_like(in.bias)}, dsinks{zeros_like(in.sinks)},
+      dposition{zeros_like(in.position_table)};
+  Tensor<S> low{lse.sizes()};            // what rounding took from lse, where backward knows it
+  Tensor<S> of_scores{weights.sizes()};  // gradients of scores after their cap
+  Tensor<double> of_sink{lse.sizes()};   // what each row gives dsinks
 
   explicit Attention(const Problem<T>& given) : problem(given) {
     for_each_index({c.batch, c.num_heads}, [&](Index b, Index h) {
       for (Index i = 0; i < c.q_len; ++i) forward(b, h, i);
       backward(b, h);
     });
+    for_each_item([&](Index b, Index h, Index begin, Index end) {
+      if (dbias.data() != nullptr) add_to_bias(b, h, begin, end);
+      if (dposition.data() != nullptr) add_to_position(b, h, begin, end);
+    });
+    for (Index h = 0; dsinks.data() != nullptr && h < c.num_heads; ++h) {
+      double sum = 0;
+      for_each_index(
+          {c.batch, c.q_len}, [&](Index b, Index i) { sum += of_sink.data()[(b * c.num_heads + h) * c.q_len + i]; });
+      dsinks.data()[h] = static_cast<S>(sum);
+    }
     for (Tensor<S>* x : {&dq, &dk, &dv}) {
       for (S& value : x->span()) value = number_as<S>(number_as<T>(value));
     }
@@ -64,6 +83,7 @@ template <class T> struct Attention {
     std::ranges::transform(in.q.span(), x.data(), [factor](S value) { return value * factor; });
     return x;
   }
+  static Tensor<S> zeros_like(const Tensor<S>& x) { return x.data() == nullptr ? Tensor<S>() : Tensor<S>(x.sizes()); }
   static S* row(Tensor<S>& x, Index b, Index h, Index i) {
     return x.data() + ((b * x.size(1) + h) * x.size(2) + i) * x.size(3);
   }
@@ -268,16 +288,17 @@ template <class T> struct Attention {
       Tensor<S> of_k({1, 1, c.kv_len, d}), of_v({1, 1, c.kv_len, width});  // sums over this block of queries
       for (Index i = begin; i < std::min(begin + block, c.q_len); ++i) {
         const Index n = (b * c.num_heads + h) * c.q_len + i;
-        const Parts<S> lse2 = in_powers_of_two<S>({lse.data()[n], low.data()[n]});
+        const Parts<S> lse2 = in_powers_of_two<S>({lse.data()[n], low.data()[n]}, c.kv_len > 0);
         const S* const of_out = row(in.dout, b, h, i);
         const S delta = chain(row(out, b, h, i), of_out, width) - in.dlse.data()[n];
+        if (in.sinks.data() != nullptr) of_sink.data()[n] = sink_term(in.sinks.data()[h], lse2, delta);
         Tensor<S> of_q({d});  // over a block of keys
         for (Index j = 0; j < c.kv_len; ++j) {
           if (const Pair x = pair(b, h, i, j); x.kept) {
             const bool drop = dropped(b, h, i, j);
             const S p = exp2((x.score - lse2.high) - lse2.low);
             const S dp = drop ? S{0} : chain(row(in.v, b, g, j), of_out, width) * kept_factor;
-            const S ds = p * (dp - delta) * x.of_mod * x.of_cap;
+            const S of_score = row(of_scores, b, h, i)[j] = p * (dp - delta) * x.of_mod, ds = of_score * x.of_cap;
             add(ds, row(in.k, b, g, j), d, of_q.data());
             add(ds, row(in.q, b, h, i), d, row(of_k, 0, 0, j));
             add(drop ? S{0} : p, of_out, width, row(of_v, 0, 0, j));
@@ -298,6 +319,62 @@ template <class T> struct Attention {
         return std::pair(factor, factor == 0 ? 0.0 : static_cast<double>(row(in.dout, b, h, i)[n]));
       });
     });
+  }
+  /// minus the sink's weight times delta.
+  static double sink_term(S sink, Parts<S> lse2, S delta) {
+    const double exponent = static_cast<double>(sink) * std::numbers::log2e - static_cast<double>(lse2.high);
+    const double weight = maths::exp2(exponent - static_cast<double>(lse2.low));
+    return weight == 0 ? 0 : weight * -static_cast<double>(delta);
+  }
+
+  /// visit(b, h, first key, last + 1) in the order in which shared gradients are added: a range of keys after the
+  /// other, in each the heads; where results are rounded, the heads of a key/value head after those of another, and
+  /// their ranges within.
+  void for_each_item(const auto& visit) const {
+    const Index range = key_range<S>(std::max(c.head_dim, c.v_head_dim)), ranges = (c.kv_len + range - 1) / range;
+    const Index heads = c.batch * c.num_kv_heads, group_size = c.num_heads / c.num_kv_heads;
+    for (Index n = 0; n < heads * ranges; ++n) {
+      const Index head = kIsHalf<T> ? n / ranges : n % heads, begin = (kIsHalf<T> ? n % ranges : n / heads) * range;
+      for (Index r = 0; r < group_size; ++r) {
+        visit(head / c.num_kv_heads, head % c.num_kv_heads * group_size + r, begin, std::min(begin + range, c.kv_len));
+      }
+    }
+  }
+  /// A bias that repeats over keys takes the sums of blocks of keys, one that repeats over queries an item's sum; none
+  /// of the cases' repeats over both.
+  void add_to_bias(Index b, Index h, Index begin, Index end) {
+    const bool over_keys = dbias.size(3) == 1, over_queries = dbias.size(2) == 1 && c.q_len > 1;
+    S* const to = row(dbias, dbias.size(0) > 1 ? b : 0, dbias.size(1) > 1 ? h : 0, 0);
+    std::vector<S> own(static_cast<std::size_t>(c.kv_len));
+    for (Index i = 0; i < c.q_len; ++i) {
+      S* const at = over_queries ? own.data() : to + i * dbias.size(3);
+      S some = 0;
+      for (Index j = begin; j < end; ++j) {
+        (over_keys ? some : at[j]) += row(of_scores, b, h, i)[j];
+        if (!over_keys || ((j + 1) % kKeyBlock != 0 && j + 1 != end)) continue;
+        *at += some;
+        some = 0;
+      }
+    }
+    for (Index j = begin; over_queries && j < end; ++j) to[j] += own[static_cast<std::size_t>(j)];
+  }
+  /// Sums of diagonals, of a block of queries each, and then in double those of a row of the table.
+  void add_to_position(Index b, Index h, Index begin, Index end) {
+    std::vector<double> rows(static_cast<std::size_t>(dposition.size(0)));
+    const Index block = query_block<T>(c.head_dim, c.v_head_dim);
+    for (Index first = 0; first < c.q_len; first += block) {
+      const Index last = std::min(first + block, c.q_len);
+      for (Index n = begin - last + 1; n < end - first; ++n) {  // j - i
+        S sum = 0;
+        for (Index i = std::max(first, begin - n); i < std::min(last, end - n); ++i)
+          sum += row(of_scores, b, h, i)[i + n];
+        const auto of_table = static_cast<std::size_t>(in.options.position_row(0, n));
+        rows[of_table] += in.options.position_factor(0, n) * static_cast<double>(sum);
+      }
+    }
+    for (std::size_t n = 0; n < rows.size(); ++n) {
+      dposition.data()[static_cast<Index>(n) * c.num_heads + h] += static_cast<S>(rows[n]);
+    }
   }
 };
 

@@ -104,11 +104,11 @@ template <class S> Parts<S> log_sum_exp(S peak, S sum) {
   }
 }
 
-/// lse in powers of two; +infinity for an empty row.
-template <class S> Parts<S> in_powers_of_two(Parts<S> lse) {
+/// lse in powers of two; +infinity for an empty row. f64 without keys: one product, as a sink's.
+template <class S> Parts<S> in_powers_of_two(Parts<S> lse, bool keys) {
   if (lse.high == -kInfinity<S>) return {kInfinity<S>, 0};
   maths::Wide exact{(static_cast<double>(lse.high) + static_cast<double>(lse.low)) * std::numbers::log2e, 0};
-  if constexpr (!kIsFloat<S>) exact = maths::product({lse.high, lse.low}, maths::kLog2e);
+  if (!kIsFloat<S> && keys) exact = maths::product({lse.high, lse.low}, maths::kLog2e);
   const auto high = static_cast<S>(exact.high);
   return {high, std::isfinite(lse.high) ? static_cast<S>(exact.high - static_cast<double>(high) + exact.low) : S{0}};
 }
