@@ -3,11 +3,8 @@
 // change that is meant to change bits, or of the list.
 #include <gtest/gtest.h>
 
-#include <cinttypes>
-#include <fstream>
-#include <map>
-
 #include "invariant/attention.h"
+#include "invariant/hashes.h"
 #include "support/cases/listed_case.h"
 #include "support/isas.h"
 #include "support/part.h"
@@ -28,20 +25,6 @@ template <class S> void expect_same(const char* name, const Tensor<S>& found, co
   }
   EXPECT_EQ(wrong, 0) << name << ": so many of " << found.count() << "; number " << last << " is " << found.data()[last]
                       << ", plainly " << plain.data()[last];
-}
-
-/// A hash over tensors that follow one another; every NaN is the same.
-template <class S> std::string hash_of(std::initializer_list<const Tensor<S>*> results) {
-  ResultHash hash;
-  for (const Tensor<S>* each : results) {
-    Tensor<S> same_nan(each->sizes());
-    std::ranges::transform(
-        each->span(), same_nan.data(), [](S x) { return std::isnan(x) ? std::numeric_limits<S>::quiet_NaN() : x; });
-    hash.add(same_nan);
-  }
-  char text[24];
-  std::snprintf(text, sizeof text, " %012" PRIx64, hash.take()["any"] >> 16);
-  return text;
 }
 
 template <class T>
@@ -71,16 +54,7 @@ std::string expect_plain(const Problem<T>& problem, const plain::Attention<T>& p
 
 TYPED_TEST(InvariantCases, AreThePlainOnesAndTheHashes) {
   using T = TypeParam;
-  const bool update = std::getenv("QKV_UPDATE_HASHES") != nullptr;
-  constexpr std::array kNames = {"f32", "f64", "bf16", "f16"};
-  const std::string file = std::string(QKV_ROOT "/tests/invariant/data/") + kNames[kTypeNumber<T>] + ".txt";
-  std::map<std::string, std::string> wanted;  // by list and number
-  std::ifstream read(file);
-  for (std::string line; !update && std::getline(read, line);) {
-    const std::size_t hashes = line.find(' ', line.find(' ') + 1);
-    wanted[line.substr(0, hashes)] = line.substr(hashes);
-  }
-
+  Hashes hashes(type_name<T>());
   // Every step-th case, whose hashes are in the file; the others too where all are asked for.
   const auto check = [&](const char* list, const std::vector<AttentionCase>& cases, std::size_t step) {
     const std::size_t first = step / 4 * kTypeNumber<T>;
@@ -95,8 +69,7 @@ TYPED_TEST(InvariantCases, AreThePlainOnesAndTheHashes) {
       for_each_isa(1, [&](Context& context) {
         if (context.isa() == Isa::kScalar && n / step % 4 != 0 && !all_cases()) return;  // multiply-adds are emulated
         const std::string found = expect_plain(problem, plain, context);
-        if (!hashed) return;
-        EXPECT_EQ(wanted.try_emplace(line, update ? found : "none in the file").first->second, found) << line;
+        if (hashed) hashes.expect(line, found);
       });
     }
   };
@@ -105,9 +78,7 @@ TYPED_TEST(InvariantCases, AreThePlainOnesAndTheHashes) {
   check("lists", list_cases(), 1);
   check("wide", {{1, 1, 1, 70, 3, 900, 900}, {1, 1, 1, 70, 2, 4000, 3000}}, 1);
   check("pairs", pairwise_cases(1e6), std::is_same_v<T, float> ? 1 : 4);
-  if (!update || this->HasFailure()) return;
-  std::ofstream write(file);
-  for (const auto& [line, hashes] : wanted) write << line << hashes << '\n';
+  hashes.write();
 }
 
 }  // namespace
