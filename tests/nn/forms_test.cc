@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "nn/layer_cases.h"
+#include "support/isas.h"
 
 namespace qkv {
 namespace {
@@ -151,13 +152,15 @@ class EveryForm : public testing::TestWithParam<test::LayerCase> {
   }
 
   std::unique_ptr<nn::Layer> layer_;
-  Tensor<std::uint8_t> keep_ = [] {
-    Tensor<std::uint8_t> keep({kBatch, kLength, kLength});
+  /// [batch, length, length], with an empty row.
+  static Tensor<std::uint8_t> kept_pairs(Index batch, Index length) {
+    Tensor<std::uint8_t> keep({batch, length, length});
     test::Random random(4);
     for (auto& one : keep.span()) one = random.below(3) != 0;
-    for (Index j = 0; j < kLength; ++j) keep.view<3>()(1, 2, j) = 0;
+    for (Index j = 0; j < length; ++j) keep.view<3>()(1, 2, j) = 0;
     return keep;
-  }();
+  }
+  Tensor<std::uint8_t> keep_ = kept_pairs(kBatch, kLength);
 };
 
 TEST_P(EveryForm, Gradients) {
@@ -179,6 +182,38 @@ TEST_P(EveryForm, SameBitsForAnyNumberOfThreads) {
         return test::bits_of(now.y, now.dx, now.weights, now.gradients);
       },
       8);
+}
+
+/// y, dx and gradients in T.
+template <class T> std::string bits_in(nn::Layer& layer, Index length, Index width, const nn::ForwardOptions& options) {
+  const Tensor<T> x = random_tensor<T>({2, length, width}, 11), dy = random_tensor<T>({2, length, width}, 12);
+  nn::SavedOf<T> saved;
+  layer.zero_gradients();
+  const Tensor<T> y = layer.forward(View<const T, 3>(x), options, &saved);
+  const Tensor<T> dx = layer.backward(View<const T, 3>(dy), saved, *options.context);
+  return test::bits_of(y, dx, layer.gradients());
+}
+
+// Rows longer than a chain of 128, more of them than a tile has.
+TEST_P(EveryForm, InvariantBitsAreThoseOfEveryInstructionSet) {
+  constexpr Index kMany = 70, kWide = 152;
+  nn::LayerConfig config = GetParam().config;
+  config.embed_dim = config.d_k = kWide, config.length = kMany;
+  if (config.head_dim != 0) config.head_dim = 38;
+  const auto layer = nn::make_layer(GetParam().layer, config);
+  if (GetParam().layer == "grouped-query") test::randomise(*layer, 8);
+  layer->train();
+  Tensor<std::uint8_t> keep = kept_pairs(2, kMany);
+  if (layer->masks_have_heads()) keep.reshape({2, 1, kMany, kMany});
+  const auto run_in = [&]<class T>(T, Context& context) {
+    nn::ForwardOptions options{.seed = 7, .positions = {.offset = 2}, .context = &context};
+    if (GetParam().attends()) options.mask = layer->keep(keep);
+    return bits_in<T>(*layer, kMany, kWide, options);
+  };
+  const auto same = [](const std::string& got, const std::string& first) { EXPECT_TRUE(got == first); };
+  test::expect_on_every_isa([&](Context& context) { return run_in(float{}, context); }, same);
+  if (GetParam().attends())
+    test::expect_on_every_isa([&](Context& context) { return run_in(BFloat16{}, context); }, same);
 }
 
 TEST_P(EveryForm, SavedIsReused) {

@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "latent_configs.h"
 #include "nn/rows/norm.h"
 #include "nn_support.h"
 #include "qkv/nn/mlp.h"
@@ -120,6 +121,45 @@ template <class T> void check_everywhere() {
 
 TEST(InvariantLayer, BitsAreThoseOfEveryInstructionSet) { check_everywhere<float>(); }
 TEST(InvariantLayer, BitsInBf16AreThoseOfEveryInstructionSet) { check_everywhere<BFloat16>(); }
+
+template <class T> void check_linear_everywhere() {
+  for (const Index rows : {1, 5, 70}) {
+    const Tensor<T> x = random_tensor<T>({rows, 301}, 6), dy = random_tensor<T>({rows, 150}, 7);
+    const auto run = [&](Context& context) {
+      nn::Linear linear({.in_features = 301, .out_features = 150, .seed = 3});
+      Tensor<T> y({rows, 150}), dx({rows, 301});
+      linear.forward(View<const T, 2>(x), View<T, 2>(y), context);
+      linear.backward(View<const T, 2>(x), View<const T, 2>(dy), View<T, 2>(dx), context);
+      return test::bits_of(y, dx, linear.gradients());
+    };
+    test::expect_on_every_isa(run, [](const auto& got, const auto& first) { EXPECT_TRUE(got == first); });
+  }
+}
+
+TEST(InvariantLinear, BitsAreThoseOfEveryInstructionSet) { check_linear_everywhere<float>(); }
+TEST(InvariantLinear, BitsInBf16AreThoseOfEveryInstructionSet) { check_linear_everywhere<BFloat16>(); }
+
+/// Forward, backward, and steps on a cache in both forms.
+TEST(InvariantLayer, LatentAttentionsBitsAreThoseOfEveryInstructionSet) {
+  using Latent = nn::MultiHeadLatentAttention;
+  const Tensor<float> x = random_tensor({2, 70, 150}, 6), dy = random_tensor({2, 70, 150}, 7);
+  for (const nn::LatentAttentionConfig& config : test::latent_configs(150)) {
+    const auto run = [&](Context& context) {
+      Latent layer(config);
+      nn::LatentSaved saved;
+      Tensor<float> y(x.sizes()), dx(x.sizes());
+      layer.forward(x, y, saved, {}, context);
+      layer.backward(dy, saved, dx, context);
+      std::string bits = test::bits_of(y, dx, layer.gradients());
+      for (const Latent::Form form : {Latent::Form::kAbsorbed, Latent::Form::kMaterialised}) {
+        KVCache cache(layer.cache_config({.sequences = 2, .capacity = 70}), context);
+        bits += test::bits_of(test::stepped(layer, x, cache, test::prefill_and_single, {}, form, context));
+      }
+      return bits;
+    };
+    test::expect_on_every_isa(run, [](const auto& got, const auto& first) { EXPECT_TRUE(got == first); });
+  }
+}
 
 /// Products longer than a chain, and GELU, of one row and of many.
 TEST(InvariantLayer, AnMlpsBitsAreThoseOfEveryInstructionSet) {

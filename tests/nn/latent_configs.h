@@ -27,14 +27,15 @@ inline std::vector<nn::LatentAttentionConfig> latent_configs(Index embed_dim) {
 
 /// All tokens of x through steps on a cache, tokens(done) of them at a time.
 template <class Tokens> Tensor<float> stepped(const nn::MultiHeadLatentAttention& layer, const Tensor<float>& x,
-    KVCache& cache, const Tokens& tokens, const Mask& mask = {}, nn::MultiHeadLatentAttention::Form form = {}) {
+    KVCache& cache, const Tokens& tokens, const Mask& mask = {}, nn::MultiHeadLatentAttention::Form form = {},
+    Context& context = Context::default_context()) {
   nn::LatentStepMemory memory;
   Tensor<float> y(x.sizes());
   const Index batch = x.size(0), length = x.size(1), width = x.size(2);
   for (Index done = 0, n = 0; done < length; done += n) {
     n = std::min(length - done, tokens(done));
     Tensor<float> part({batch, n, width});
-    layer.step(View<const float, 3>(x).sliced(1, done, done + n), part, cache, memory, mask, form);
+    layer.step(View<const float, 3>(x).sliced(1, done, done + n), part, cache, memory, mask, form, context);
     for (Index b = 0; b < batch; ++b) {
       std::copy_n(part.data() + b * n * width, n * width, y.data() + (b * length + done) * width);
     }
