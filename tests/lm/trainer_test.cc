@@ -7,6 +7,7 @@
 #include "lm/lm_test_support.h"
 #include "qkv/lm/attention_report.h"
 #include "support/isas.h"
+#include "support/part.h"
 
 namespace qkv {
 namespace {
@@ -62,8 +63,9 @@ TEST(Trainer, AnyNumberOfThreadsSameBits) {
 }
 
 TEST(Trainer, InvariantBitsAreThoseOfEveryInstructionSet) {
+  const Index steps = test::all_cases() ? 800 : 12;
   for (const lm::AttentionLMConfig& config : several_configs()) {
-    test::expect_on_every_isa([&](Context& context) { return train(config, 5, 12, context); },
+    test::expect_on_every_isa([&](Context& context) { return train(config, 5, steps, context); },
         [](const TrainedRun& run, const TrainedRun& first) {
           EXPECT_TRUE(test::same_bits(run.losses, first.losses));
           EXPECT_TRUE(test::same_bits(run.values, first.values));
