@@ -130,7 +130,8 @@ void SharedTraining::share_heads() {
       const bool whole = std::ranges::any_of(all, [&](const nn::Parameter& one) { return one.name == parameter.name; });
       if (!whole || ranks_.first()) own.push_back(parameter);
     }
-    double squares = std::pow(lm::global_norm(own), 2);
+    const double norm = lm::global_norm(own);
+    double squares = norm * norm;
     dist::reduce_sum(ranks_.transport(), std::span(&squares, 1));
     return std::sqrt(squares);
   };
