@@ -9,7 +9,10 @@ import re
 
 from symbols import symbols
 
-INEXACT = re.compile(r"(a?(sin|cos|tan)h?|sincos|exp(2|10|m1)?|log(2|10|1p)?|pow|cbrt|hypot|erfc?|[lt]gamma)[fl]?|__\w+tf\d?")
+TURNS = ("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
+OF_ONE = (*TURNS, "exp", "exp2", "exp10", "expm1", "log", "log2", "log10", "log1p", "cbrt", "erf", "erfc", "lgamma", "tgamma")
+OF_TWO = ("pow", "hypot", "atan2")
+INEXACT = re.compile(rf"({'|'.join(OF_ONE + OF_TWO)}|sincos)[fl]?|__\w+tf\d?")
 NOT_SEARCHED = ("reference", "judge")  # oracles; 80 bits on x86-64 have no symbols
 
 
