@@ -84,8 +84,9 @@ TYPED_TEST(Range, ValuesNextToOverflowAndUnderflow) {
     // One that climbs leaves the quick softmax after its sums have overflowed.
     for (const auto& [offset, step] : {std::pair(-30.0, 0.0), {0.0, 0.0}, {30.0, 0.0}, {0.0, 24.0}}) {
       Problem<T> problem(base_case(MaskKind::kNone));
-      shift_scores(problem,
-          [from = offset, by = step](Index i, Index j) { return i % 3 == 0 ? from + by * static_cast<double>(j / 137) : 0; });
+      shift_scores(problem, [from = offset, by = step](Index i, Index j) {
+        return i % 3 == 0 ? from + by * static_cast<double>(j / 137) : 0;
+      });
       const View<T, 4> v = problem.v();
       for_each_index({v.size(1), v.size(2), v.size(3)}, [&](Index h, Index j, Index n) {
         v(0, h, j, n) = static_cast<T>(static_cast<double>(v(0, h, j, n)) * size);

@@ -139,7 +139,7 @@ template <class T> struct Attention {
 
   /// A row's softmax while it meets its keys.
   struct Row {
-    bool attended = false, by_maximum = false;
+    bool attended = false, by_maximum = false, lost = false;  // lost: a sink made its weights 0
     S peak = -kInfinity<S>, sum = 0;
     std::vector<S> out, p, shifts;  // p, shifts: of each key, the exponential and what was subtracted
   };
@@ -214,6 +214,7 @@ template <class T> struct Attention {
       share = before == peak ? S{1} : exp2(before - shift);
       sum = std::fma(sum, share, exp2(sink - shift));
     }
+    r.lost = r.sum != 0 && share / sum == 0;
     r.sum = sum == 0 ? S{0} : share / sum;
     for (S& x : r.out) x = std::fma(x, r.sum * kept_factor, S{0});
     return log_sum_exp(peak, sum);
@@ -252,7 +253,7 @@ template <class T> struct Attention {
     Row r = meet(scores, b, h, i, tile, false);
     const Parts<S> alone = finish(r, h);
     Parts<S> whole = alone;
-    if (!std::ranges::all_of(r.out, [](S x) { return std::isfinite(x); }) && !r.by_maximum) {
+    if (r.lost || !std::ranges::all_of(r.out, [](S x) { return std::isfinite(x); })) {
       r = meet(scores, b, h, i, tile, true);
       whole = finish(r, h);
     }

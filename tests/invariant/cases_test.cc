@@ -81,5 +81,25 @@ TYPED_TEST(InvariantCases, AreThePlainOnesAndTheHashes) {
   hashes.write();
 }
 
+/// Sums of v that overflow before their row's maximum begins to move; keys far below a sink, then some near it.
+TYPED_TEST(InvariantCases, RowsThatAreComputedAgainAreThePlainOnes) {
+  using T = TypeParam;
+  for (const bool sink : {false, true}) {
+    AttentionCase each{1, 2, 2, 20, 410, 9, 17};
+    each.bias = BiasKind::kFull;
+    if (sink) each.sinks = SinkKind::kUniform;
+    Problem<T> problem(each);
+    problem.options.bits = Bits::kInvariant;
+    const auto large =
+        number_as<T>(static_cast<Accumulator<T>>(number_as<Accumulator<T>>(std::numeric_limits<T>::max()) / 10000));
+    for_each_index({2, 20, 410}, [&](Index h, Index i, Index j) {
+      problem.bias(0, h, i, j) += static_cast<Accumulator<T>>(sink ? (j < 300 ? -120 : -70) : j / 137 * 24);
+      if (!sink && i == 0) problem.v()(0, h, j, 0) = large;
+    });
+    const plain::Attention<T> plain(problem);
+    for_each_isa(1, [&](Context& context) { expect_plain(problem, plain, context); });
+  }
+}
+
 }  // namespace
 }  // namespace qkv::test
