@@ -8,6 +8,7 @@
 
 #include "core/threads/context_impl.h"
 #include "qkv/linear_attention.h"
+#include "qkv/state_space.h"
 #include "support/allocations.h"
 #include "support/random.h"
 
@@ -162,6 +163,76 @@ TEST(LinearMemory, ForwardHoldsLittleAtAnyLength) {
   }
   EXPECT_EQ(bytes[0], bytes[1]);
   EXPECT_LE(bytes[1], 2 * (std::size_t{2} << 20));
+}
+
+std::vector<double> linear(LinearAttentionOptions<float> options, Context& context) {
+  const Index features = options.features.is_null() ? 8 : options.features.size(0);
+  const auto q = filled({2, 4, 5, 8}, 1), keys = filled({2, 2, 5, 8}, 2), dout = filled({2, 4, 5, 8}, 4);
+  Tensor<float> out(q.sizes()), n({2, 4, 5}), dq(q.sizes()), dk(keys.sizes()), dv(keys.sizes()),
+      kv({2, 2, features, 8}), z({2, 2, features});
+  const View<float, 3> normalizer = options.normalized ? View<float, 3>(n) : View<float, 3>();
+  const LinearState<float> final{.kv = kv, .z = options.normalized ? View<float, 3>(z) : View<float, 3>()};
+  linear_attention_forward(q, keys, keys, out, normalizer, options, final, context);
+  linear_attention_backward(q, keys, keys, out, normalizer, dout, {.dq = dq, .dk = dk, .dv = dv}, options, context);
+  return numbers_of(out.span(), kv.span(), dq.span(), dk.span(), dv.span());
+}
+
+TEST(LinearMemory, OutInLinearAttentionAndScansIsBadAlloc) {
+  const auto log_decay = filled({2, 2, 5}, 9), channels = filled({2, 2, 5, 8}, 8);
+  Tensor<float> beta({2, 2, 5});
+  std::ranges::fill(beta.span(), 0.5F);
+  expect_only_bad_alloc_of({
+      {"random features",
+          [] {
+            Tensor<float> features({6, 8});
+            random_features(3, features);
+            return linear(
+                {.feature_map = FeatureMap::kSoftmax, .features = features, .normalized = true}, TwoThreads());
+          }},
+      {"causal", [] { return linear({.causal = true, .normalized = true}, TwoThreads()); }},
+      {"delta rule, decay",
+          [&] {
+            return linear({.feature_map = FeatureMap::kUnit,
+                              .causal = true,
+                              .normalized = false,
+                              .log_decay = log_decay,
+                              .beta = beta},
+                TwoThreads());
+          }},
+      {"decay per channel",
+          [&] {
+            return linear({.feature_map = FeatureMap::kUnit,
+                              .causal = true,
+                              .normalized = false,
+                              .beta = beta,
+                              .log_decay_channels = channels},
+                TwoThreads());
+          }},
+      {"token by token",
+          [] { return linear({.causal = true, .normalized = true, .form = LinearForm::kRecurrent}, TwoThreads()); }},
+      {"selective scan",
+          [] {
+            const auto u = filled({2, 20, 6}, 1), dt = filled({2, 20, 6}, 2), a = filled({6, 4}, 3),
+                       b = filled({2, 20, 2, 4}, 4);
+            const SelectiveScanInputs<float> inputs{.u = u, .dt = dt, .a = a, .b = b, .c = b};
+            Tensor<float> out(u.sizes()), kept({2, 2, 4, 6}), du(u.sizes()), ddt(u.sizes()), da(a.sizes()),
+                db(b.sizes()), dc(b.sizes());
+            TwoThreads two;
+            selective_scan_forward(inputs, {.out = out, .kept = kept}, two);
+            selective_scan_backward(inputs, kept, u, {.du = du, .ddt = ddt, .da = da, .db = db, .dc = dc}, two);
+            return numbers_of(out.span(), du.span(), ddt.span(), da.span(), db.span(), dc.span());
+          }},
+      {"short convolution",
+          [] {
+            const auto x = filled({2, 20, 6}, 1), weight = filled({6, 4}, 2);
+            const ShortConvolutionInputs<float> inputs{.x = x, .weight = weight, .silu = true};
+            Tensor<float> out(x.sizes()), dx(x.sizes()), dweight(weight.sizes());
+            TwoThreads two;
+            short_convolution_forward(inputs, out, two);
+            short_convolution_backward(inputs, x, {.dx = dx, .dweight = dweight}, two);
+            return numbers_of(out.span(), dx.span(), dweight.span());
+          }},
+  });
 }
 
 TEST(RandomFeatures, AreOrthogonalWithinABlockAndSeeded) {
