@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -90,10 +91,11 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path&
 
 // After the renames the bytes are in place: an error here is no reason to claim that nothing was written, so it is not
 // reported.
-void sync_directory(const fs::path& target) noexcept {
+void sync_directory(const fs::path& target) noexcept try {
   const Descriptor directory(
       ::open(target.has_parent_path() ? target.parent_path().c_str() : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() >= 0) ::fsync(directory.get());
+} catch (const std::bad_alloc&) {  // of the path
 }
 
 }  // namespace
