@@ -108,14 +108,20 @@ std::pair<int, int> checked_size(const Layout& layout, double ratio) {
   return {static_cast<int>(width), static_cast<int>(height)};
 }
 
+struct Written {
+  std::vector<std::byte> bytes;
+  bool torn = false;  // memory was out: Cairo does not always say so at the end
+};
+
 /// Called by Cairo with the next bytes of a PDF; no exception may pass through it.
-cairo_status_t append(void* bytes, const unsigned char* data, unsigned length) noexcept {
+cairo_status_t append(void* written, const unsigned char* data, unsigned length) noexcept {
+  auto& out = *static_cast<Written*>(written);
   try {
-    auto& out = *static_cast<std::vector<std::byte>*>(bytes);
     const auto* const begin = reinterpret_cast<const std::byte*>(data);
-    out.insert(out.end(), begin, begin + length);
+    out.bytes.insert(out.bytes.end(), begin, begin + length);
     return CAIRO_STATUS_SUCCESS;
   } catch (const std::bad_alloc&) {
+    out.torn = true;
     return CAIRO_STATUS_NO_MEMORY;
   }
 }
@@ -171,9 +177,9 @@ std::vector<std::byte> render_pdf(const AttentionMap& map, const MapOptions& opt
   const Typesetter typesetter;
   const Layout layout = lay_out(map, options, typesetter.text_width());
   const double unit = std::min(kPoint, kLongestPage / std::max(layout.width, layout.height));
-  std::vector<std::byte> bytes;
+  Written written;
   const Surface surface(
-      cairo_pdf_surface_create_for_stream(&append, &bytes, unit * layout.width, unit * layout.height));
+      cairo_pdf_surface_create_for_stream(&append, &written, unit * layout.width, unit * layout.height));
   check_cairo("render_pdf", cairo_surface_status(surface.get()));
   const std::string title = map.title.empty() ? "attention map" : picture_title(map.title);
   cairo_pdf_surface_set_metadata(surface.get(), CAIRO_PDF_METADATA_TITLE, title.c_str());
@@ -181,8 +187,9 @@ std::vector<std::byte> render_pdf(const AttentionMap& map, const MapOptions& opt
       surface.get(), CAIRO_PDF_METADATA_CREATE_DATE, "");  // the same picture: the same bytes
   CairoCanvas(surface.get(), unit, map, options, layout, typesetter).picture("render_pdf");
   cairo_surface_finish(surface.get());
+  if (written.torn) throw std::bad_alloc();
   check_cairo("render_pdf", cairo_surface_status(surface.get()));
-  return bytes;
+  return std::move(written.bytes);
 }
 
 std::vector<MissingCharacter> missing_characters(const AttentionMap& map, const MapOptions& options) {
