@@ -1,6 +1,7 @@
 #include "dist/exchange.h"
 
 #include <cstring>
+#include <new>
 
 #include "attention/call/tensor_checks.h"
 
@@ -81,6 +82,7 @@ Exchange::~Exchange() {
   try {
     wait();
   } catch (const Error&) {  // the transport has failed, and touches no bytes any more
+  } catch (const std::bad_alloc&) {
   }
 }
 
@@ -99,6 +101,8 @@ void Exchange::expect(std::size_t rank, const AnyView& piece) {
 
 void Exchange::start() {
   const auto me = static_cast<std::size_t>(transport_.rank()), ranks = of_rank_.size();
+  // None is lost when memory is out.
+  tickets_.reserve(2 * ranks);
   for (std::size_t step = 1; step < ranks; ++step) {  // each begins with its neighbour
     const std::size_t from = (me + ranks - step) % ranks;
     tickets_.push_back(transport_.receive(static_cast<int>(from), of_rank_[from].in));

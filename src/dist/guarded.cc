@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -39,13 +40,6 @@ struct Peer {
   Clock::time_point heard;
 };
 
-void keep_for_ever(std::vector<Peer> peers) {
-  static std::mutex mutex;
-  static std::vector<std::vector<Peer>> kept;
-  const std::lock_guard lock(mutex);
-  kept.push_back(std::move(peers));
-}
-
 }  // namespace
 
 struct Guarded::Impl {
@@ -69,6 +63,20 @@ struct Guarded::Impl {
     }
     changed.notify_all();
     if (thread.joinable()) thread.join();
+  }
+
+  void fail(std::string_view cause) noexcept {
+    if (ended) return;
+    ended = true;
+    try {
+      const std::string text = "[Guarded] every rank must work to the end: rank " + std::to_string(data.rank()) +
+                               " of " + std::to_string(data.size()) + " has ended: " + std::string(cause);
+      end(State::kFailed, text);
+      if (!broken) error = text;
+    } catch (const std::exception&) {
+      end(State::kFailed, "out of memory");  // so short that it takes none
+    }
+    broken = true;
   }
 
   void require_whole() const {
@@ -193,6 +201,7 @@ struct Guarded::Impl {
   std::string error;   // why a rank is gone
   std::thread thread;
   bool ended = false;
+  Impl* kept_before = nullptr;
 };
 
 Guarded::Guarded(Transport& data, Transport& control, GuardOptions options) {
@@ -206,9 +215,15 @@ Guarded::Guarded(Transport& data, Transport& control, GuardOptions options) {
 }
 
 Guarded::~Guarded() {
-  fail("it ended before the others");
+  impl_->fail("it ended before the others");
   // An adapter may still write what arrives for a receive that nobody waits for: those bytes stay.
-  if (impl_->broken) keep_for_ever(std::move(impl_->peers));
+  static std::atomic<Impl*> kept{nullptr};
+  if (impl_->broken) {
+    impl_->kept_before = kept;
+    while (!kept.compare_exchange_weak(impl_->kept_before, impl_.get())) {
+    }
+    static_cast<void>(impl_.release());
+  }
 }
 
 int Guarded::rank() const { return impl_->data.rank(); }
@@ -234,18 +249,6 @@ void Guarded::finish() {
   impl_->require_whole();
 }
 
-void Guarded::fail(const std::string& reason) noexcept {
-  if (impl_->ended) return;
-  impl_->ended = true;
-  try {
-    const std::string text = "[Guarded] every rank must work to the end: rank " + std::to_string(rank()) + " of " +
-                             std::to_string(size()) + " has ended: " + reason;
-    impl_->end(State::kFailed, text);
-    if (!impl_->broken) impl_->error = text;
-    impl_->broken = true;
-  } catch (const std::exception&) {
-    // Nobody can be told; the silence says it.
-  }
-}
+void Guarded::fail(const std::string& reason) noexcept { impl_->fail(reason); }
 
 }  // namespace qkv::inline v0::dist

@@ -7,6 +7,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <thread>
 #include <unordered_set>
@@ -48,7 +49,12 @@ class InProcessTransport final : public Transport {
     check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll",
         "the ticket must be of this transport: got ", ticket.id);
     if (!error_.empty()) throw TransportError(error_);
-    move_on();
+    try {
+      move_on();
+    } catch (const std::bad_alloc&) {
+      error_ = "out of memory";  // so short that it takes none: what is under way stays as it is
+      throw;
+    }
     return std::ranges::find(under_way_, ticket.id, &Operation::id) == under_way_.end();
   }
 
@@ -143,32 +149,37 @@ void run_in_process(int ranks, const std::function<void(Transport&)>& body) {
   InProcess lines(ranks);
   std::mutex mutex;
   std::exception_ptr first;
+  const auto keep = [&] {
+    const std::lock_guard lock(mutex);
+    if (!first) first = std::current_exception();
+  };
+  const auto leave = [&](int rank, const char* reason) {
+    try {
+      lines.leave(rank, reason);
+    } catch (const std::bad_alloc&) {
+      lines.leave(rank, "an exception");  // so short that it takes no memory
+    }
+  };
   const auto run = [&](int rank) {
-    std::string reason;
     try {
       body(lines.rank(rank));
+      leave(rank, "");
     } catch (const std::exception& error) {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
-      reason = error.what();
+      keep();
+      leave(rank, error.what());
     } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
-      reason = "an exception";
+      keep();
+      leave(rank, "an exception");
     }
-    lines.leave(rank, reason);
   };
   std::vector<std::thread> threads;
   try {
     for (int rank = 1; rank < ranks; ++rank) threads.emplace_back(run, rank);
     run(0);
   } catch (...) {  // the system has no more threads: those that run wait for ranks that will never be
-    {
-      const std::lock_guard lock(mutex);
-      if (!first) first = std::current_exception();
-    }
+    keep();
     for (int rank = static_cast<int>(threads.size()) + 1; rank <= ranks; ++rank)
-      lines.leave(rank % ranks, "it could not be started");
+      leave(rank % ranks, "it could not be started");
   }
   for (std::thread& thread : threads) thread.join();
   if (first) std::rethrow_exception(first);

@@ -146,6 +146,7 @@ class MpiTransport final : public Transport {
     for (bool last = false; !last;) {
       const std::size_t count = std::min(bytes - at, world_.piece_bytes);
       last = count < world_.piece_bytes;
+      indices_.reserve(requests_.size() + 1), statuses_.reserve(requests_.size() + 1);  // poll allocates nothing
       OpenMpi::Request request = nullptr;
       const int length = static_cast<int>(count);
       const int code = receives ? mpi.Irecv(data + at, length, mpi.byte, peer, tag_, world_.comm, &request)

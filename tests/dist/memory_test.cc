@@ -1,0 +1,70 @@
+// Ranks when memory is out in one of them, or in all: std::bad_alloc reaches the caller, and no rank waits for ever.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <optional>
+
+#include "qkv/dist/agree.h"
+#include "qkv/dist/guarded.h"
+#include "qkv/dist/in_process.h"
+#include "qkv/dist/merge.h"
+#include "qkv/dist/reduce.h"
+#include "support/allocations.h"
+
+namespace qkv {
+namespace {
+
+constexpr int kRanks = 2;
+
+/// body(transport, answer of this rank) on every rank; the answers, one after another.
+std::vector<double> on_ranks(const std::function<void(dist::Transport&, std::vector<double>&)>& body) {
+  std::array<std::vector<double>, kRanks> answers;
+  dist::run_in_process(kRanks,
+      [&](dist::Transport& transport) { body(transport, answers[static_cast<std::size_t>(transport.rank())]); });
+  return numbers_of(answers[0], answers[1]);
+}
+
+TEST(Memory, OutInARankIsBadAlloc) {
+  expect_only_bad_alloc_of({
+      {"agreement",
+          [] {
+            return on_ranks([](dist::Transport& transport, std::vector<double>& answer) {
+              dist::agree(transport, {{"steps", "20"}});
+              answer = numbers_of(dist::texts_of_ranks(transport, "a text that is no short one").at(1),
+                  dist::agree_on_isa(transport, Isa::kScalar).note);
+            });
+          }},
+      {"sums",
+          [] {
+            return on_ranks([](dist::Transport& transport, std::vector<double>& answer) {
+              std::vector<float> values(7, static_cast<float>(transport.rank()) + 1);
+              dist::reduce_sum(transport, std::span(values));
+              auto out = filled({1, 2, 3, 4}, transport.rank()), lse = filled({1, 2, 3}, 2);
+              Context context({.threads = 1});
+              dist::merge_over_ranks(transport, out, lse, context);
+              answer = numbers_of(values, out.span(), lse.span());
+            });
+          }},
+  });
+}
+
+/// Its thread ends, and the others hear of it or of its silence.
+TEST(Memory, AGuardEndsWithoutIt) {
+  dist::InProcess data(kRanks), control(kRanks);
+  std::optional<dist::Guarded> first(std::in_place, data.rank(0), control.rank(0), dist::GuardOptions{.timeout = 1});
+  dist::Guarded second(data.rank(1), control.rank(1), {.timeout = 1});
+  {
+    const FailingAllocations failing(0);
+    first.reset();
+  }
+  std::byte byte{};
+  EXPECT_THROW(
+      {
+        const dist::Ticket ticket = second.receive(0, std::span(&byte, 1));
+        dist::wait(second, ticket);
+      },
+      dist::TransportError);
+}
+
+}  // namespace
+}  // namespace qkv
