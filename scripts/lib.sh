@@ -9,8 +9,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export PATH="/usr/sbin:/usr/bin:/sbin:/bin:$PATH"
 jobs=$(nproc 2>/dev/null || echo 2)
 export CMAKE_BUILD_PARALLEL_LEVEL="${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
-# Open MPI aborts a rank that copies from the memory of one that was just killed, before the rank can say so.
-export OMPI_MCA_btl_vader_single_copy_mechanism=none
 
 # usage SCRIPT: its first comment; ends with 0.
 usage() {

@@ -16,13 +16,18 @@ class RanksTest : public ToolTest {
       GTEST_SKIP() << "mpirun is not installed (Debian: openmpi-bin)";
   }
 
-  /// The shell's line that starts `ranks` ranks. Root and more ranks than processors are fine for a test; the temporary
-  /// folder has a short name, as Open MPI's sockets need. Shared memory alone: it starts in half the time of Open MPI's
-  /// own choice, which tests of failures and of differences keep.
+  /// mpirun and its settings. Root and more ranks than processors are fine for a test. Open MPI aborts a rank that
+  /// copies from the memory of one that was just killed, before the rank can say so: copies go through shared memory.
+  static inline const std::string kMpirun =
+      "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun --allow-run-as-root "
+      "--bind-to none ";
+
+  /// The shell's line that starts `ranks` ranks; the temporary folder has a short name, as Open MPI's sockets need.
+  /// Shared memory alone: it starts in half the time of Open MPI's own choice, which tests of failures and of
+  /// differences keep.
   static std::string mpirun(int ranks, const std::string& words, const std::string& flags = {}) {
-    return "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root "
-           "--bind-to none " +
-           flags + " -n " + std::to_string(ranks) + " '" QKV_TOOL "' " + words;
+    return "OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader " + kMpirun + flags + " -n " + std::to_string(ranks) +
+           " '" QKV_TOOL "' " + words;
   }
 
   /// In the test's folder.

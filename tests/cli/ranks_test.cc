@@ -1,10 +1,12 @@
 // The tool as several ranks: what they must agree on, how they end when one does, what is left behind.
 #include <signal.h>
 
+#include <array>
 #include <cmath>
 
 #include "cli/mpirun.h"
 #include "qkv/context.h"
+#include "qkv/io/safetensors.h"
 
 namespace qkv::test {
 namespace {
@@ -123,8 +125,7 @@ TEST_F(Ranks, TrainingThatDoesNotFitTheRanksIsRefused) {
 TEST_F(Ranks, ADifferenceIsOneLineAndCode2) {
   const std::string tool = " '" QKV_TOOL "' train --parallel data ";
   const auto two = [&](const std::string& first, const std::string& second) {
-    return shell("OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none -n 2" + tool + first +
-                 " : -n 1" + tool + second);
+    return shell(kMpirun + "-n 2" + tool + first + " : -n 1" + tool + second);
   };
   const Outcome steps = two("--steps 20", "--steps 21");
   EXPECT_EQ(steps.code, 2) << steps.err;
@@ -138,26 +139,24 @@ TEST_F(Ranks, ASlowerInstructionSetForAllIsSaid) {
   if (supported_isas().size() == 1) GTEST_SKIP() << "this CPU has one instruction set";
   if (std::system("qemu-x86_64 -cpu Nehalem /bin/true 2>/dev/null") != 0) GTEST_SKIP() << "no qemu-x86_64 is installed";
   const std::string train = " '" QKV_TOOL "' train --steps 1 --parallel data --timeout 60";
-  const Outcome outcome = shell("OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none -n 1" +
-                                train + " : -n 1 qemu-x86_64 -cpu Nehalem" + train);
+  const Outcome outcome = shell(kMpirun + "-n 1" + train + " : -n 1 qemu-x86_64 -cpu Nehalem" + train);
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   ASSERT_EQ(own_lines(outcome).size(), 1U) << outcome.err;
   EXPECT_NE(own_lines(outcome)[0].find("all ranks use scalar, which is all that rank 1 can run"), std::string::npos);
 }
 
-/// Ranks that would train for hours; `signal` hits one of them; what the others said.
+/// Three ranks that would work for hours or seconds; `signal` hits one of them; what the others said.
 class Failures : public RanksTest {
  protected:
-  Outcome hit_one(int signal, const std::string& flags) const {
+  Outcome hit_one(int signal, const std::string& flags, const std::string& words) const {
     // Each rank writes its number and process before it becomes the tool.
-    const std::string line =
-        "OMPI_MCA_rmaps_base_oversubscribe=1 mpirun --allow-run-as-root --bind-to none " + flags +
-        " -n 3 sh -c 'echo $$ > pid$OMPI_COMM_WORLD_RANK; exec \"" QKV_TOOL
-        "\" train --steps 100000000 --parallel data --timeout 2 --out model.safetensors > log$OMPI_COMM_WORLD_RANK'";
+    const std::string line = kMpirun + flags +
+                             " -n 3 sh -c 'echo $$ > pid$OMPI_COMM_WORLD_RANK; exec \"" QKV_TOOL "\" " + words +
+                             " --threads 1 --timeout 2 --out out.safetensors > log$OMPI_COMM_WORLD_RANK'";
     pid_t process = 0;
     std::thread killer([&] {
-      for (int waited = 0; waited < 600 && contents(path("log0")).find("step 1 ") == std::string::npos; ++waited)
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      for (int waited = 0; waited < 3000 && !at_work(words); ++waited)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
       process = static_cast<pid_t>(std::atoi(contents(path("pid1")).c_str()));
       if (process > 0) ::kill(process, signal);
     });
@@ -167,33 +166,66 @@ class Failures : public RanksTest {
     return outcome;
   }
 
-  void expect_clean_end() const {
-    const std::vector<std::string> names = files();
-    EXPECT_EQ(names, (std::vector<std::string>{"log0", "log1", "log2", "pid0", "pid1", "pid2"}))
-        << "nothing half-written";
+  /// Training says so; attention has taken more time than its start.
+  bool at_work(const std::string& words) const {
+    if (words.starts_with("train")) return contents(path("log0")).find("step 1 ") != std::string::npos;
+    std::istringstream stat(contents("/proc/" + std::to_string(std::atoi(contents(path("pid1")).c_str())) + "/stat"));
+    std::string field;
+    for (int n = 0; n < 14; ++n) stat >> field;  // proc(5): utime
+    return 5 * std::atol(field.c_str()) > 2 * sysconf(_SC_CLK_TCK);
   }
+
+  /// The others said which rank is gone, one line each, and left nothing half-written.
+  void expect_said(const Outcome& outcome) const {
+    const std::vector<std::string> lines = own_lines(outcome);
+    EXPECT_EQ(lines.size(), 2U) << outcome.err;
+    for (const std::string& line : lines)
+      EXPECT_NE(line.find("rank 1 of 3 has ended, is stopped"), std::string::npos) << line;
+  }
+  void expect_clean_end(std::vector<std::string> given = {}) const {
+    for (const char* name : kNotes) given.emplace_back(name);
+    EXPECT_EQ(files(), given) << "nothing half-written";
+  }
+  void remove_notes() const {
+    for (const char* name : kNotes) std::filesystem::remove(path(name));
+  }
+  static constexpr std::array kNotes = {"log0", "log1", "log2", "pid0", "pid1", "pid2"};
 };
 
+constexpr const char* kTraining = "train --steps 100000000 --heads 3 --dim 24 --batch 6 --parallel ";
+
 TEST_F(Failures, AKilledRankEndsAllOthers) {
-  const Outcome outcome = hit_one(SIGKILL, "");
-  EXPECT_NE(outcome.code, 0);
+  const Outcome outcome = hit_one(SIGKILL, "", std::string(kTraining) + "data");
   EXPECT_EQ(own_lines(outcome).size(), 2U) << outcome.err;
+  EXPECT_NE(outcome.code, 0);
   expect_clean_end();
 }
 
 TEST_F(Failures, AKilledRankEndsAllOthersWhereTheLauncherDoesNot) {
-  const Outcome outcome = hit_one(SIGKILL, "--enable-recovery");
-  const std::vector<std::string> lines = own_lines(outcome);
-  ASSERT_EQ(lines.size(), 2U) << outcome.err;
-  for (const std::string& line : lines)
-    EXPECT_NE(line.find("rank 1 of 3 has ended, is stopped"), std::string::npos) << line;
-  expect_clean_end();
+  for (const std::string method : {"data", "all-gather", "ring", "ulysses", "heads"}) {
+    SCOPED_TRACE(method);
+    expect_said(hit_one(SIGKILL, "--enable-recovery", kTraining + method));
+    expect_clean_end();
+    remove_notes();
+  }
+}
+
+TEST_F(Failures, ARankOfAttentionThatIsKilledEndsAllOthers) {
+  StateDict state;
+  for (const char* name : {"q", "k", "v"}) state.add(name, any_tensor(Tensor<float>({1, 3, 40000, 8})));
+  io::save_safetensors(path("in.safetensors"), state);
+  for (const std::string method : {"all-gather", "all-gather --chunk 512", "ring", "ulysses"}) {
+    SCOPED_TRACE(method);
+    expect_said(hit_one(SIGKILL, "--enable-recovery", "attend --in in.safetensors --causal --parallel " + method));
+    expect_clean_end({"in.safetensors"});
+    remove_notes();
+  }
 }
 
 TEST_F(Failures, AStoppedRankEndsAllOthers) {
-  const Outcome outcome = hit_one(SIGSTOP, "");
-  EXPECT_NE(outcome.code, 0);
+  const Outcome outcome = hit_one(SIGSTOP, "", std::string(kTraining) + "data");
   EXPECT_NE(outcome.err.find("rank 1 of 3 has ended, is stopped"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.code, 0);
   expect_clean_end();
 }
 

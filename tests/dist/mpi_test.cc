@@ -26,7 +26,8 @@ bool has_mpirun() { return std::system("mpirun --version > /dev/null 2>&1") == 0
 enum class End { kInOrder, kWithoutClose };
 
 /// Runs the current test as `ranks` ranks. Root and more ranks than processors are fine for a test. Open MPI unloads
-/// its plugins before leaks are looked for, so that no suppression can name theirs.
+/// its plugins before leaks are looked for, so that no suppression can name theirs; it aborts a rank that copies from
+/// the memory of one that has just ended.
 void run_ranks(int ranks, End end = End::kInOrder) {
   if (!has_mpirun()) {
     GTEST_SKIP() << "mpirun is not installed (Debian: openmpi-bin)";
@@ -36,7 +37,8 @@ void run_ranks(int ranks, End end = End::kInOrder) {
   const std::string log =
       (std::filesystem::temp_directory_path() / ("qkv_mpi_test_" + std::to_string(::getpid()))).string();
   const std::string command =
-      "ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" mpirun --allow-run-as-root --oversubscribe --bind-to none -n " +
+      "ASAN_OPTIONS=\"$ASAN_OPTIONS:detect_leaks=0\" OMPI_MCA_btl_vader_single_copy_mechanism=none mpirun "
+      "--allow-run-as-root --oversubscribe --bind-to none -n " +
       std::to_string(ranks) + " '" + self + "' --gtest_filter=" + info->test_suite_name() + "." + info->name() + " > " +
       log + " 2>&1";
   const int code = std::system(command.c_str());
