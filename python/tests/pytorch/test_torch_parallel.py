@@ -254,19 +254,24 @@ def test_without_torch_distributed() -> None:
         qt.parallel_attention(x, x, x)
 
 
-def watched(rank: int, store: Path, number: int) -> None:
+def watched(rank: int, store: Path, number: int, method: str, backward: bool) -> None:
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", _watch.VARIABLE: "1.5"}
     torch.set_num_threads(1)
     qkv.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=3)
-    x = torch.ones(1, 3, 96, 8)
-    qt.parallel_attention(x, x, x)
+    x = torch.ones(1, 3, 96, 8, requires_grad=True)
+    qt.parallel_attention(x, x, x, **METHODS[method]).sum().backward()
     time.sleep(2 if number < 0 and rank == 2 else 0)  # longer than the silence that a dead rank is allowed
     for call in range(10**9):
-        if rank == 1 and call == 3 and number > 0:
+        dies = rank == 1 and call == 3 and number > 0
+        if dies and not backward:
             os.kill(os.getpid(), number)
         try:
-            qt.parallel_attention(x, x, x)
+            out = qt.parallel_attention(x, x, x, **METHODS[method])
+            if dies:
+                os.kill(os.getpid(), number)
+            if backward:
+                out.sum().backward()
         except qkv.Error as error:
             Path(f"{store}.{rank}").write_text(str(error).splitlines()[0])
             os._exit(1)
@@ -274,10 +279,10 @@ def watched(rank: int, store: Path, number: int) -> None:
             os._exit(0)  # PyTorch's own end waits for itself now and then
 
 
-def ended(folder: Path, number: int) -> list[tuple[int | None, str]]:
+def ended(folder: Path, number: int, method: str = "all-gather", backward: bool = False) -> list[tuple[int | None, str]]:
     """(exit code, what it said) of ranks 0 and 2 of three, of which rank 1 gets the signal; below 0: none, and rank 2 is slow."""
     store, starts = folder / "store", started_once()
-    ranks = [starts.Process(target=watched, args=(rank, store, number)) for rank in range(3)]
+    ranks = [starts.Process(target=watched, args=(rank, store, number, method, backward)) for rank in range(3)]
     for rank in ranks:
         rank.start()
     try:
@@ -290,9 +295,12 @@ def ended(folder: Path, number: int) -> list[tuple[int | None, str]]:
     return [(ranks[n].exitcode, path.read_text() if path.exists() else "") for n, path in zip((0, 2), said)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path, number: int) -> None:
-    for code, line in ended(tmp_path, number):
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize(
+    ("number", "method"), [*((signal.SIGKILL, method) for method in METHODS), (signal.SIGSTOP, "all-gather")]
+)
+def test_a_rank_that_is_gone_ends_the_others(tmp_path: Path, number: int, method: str, backward: bool) -> None:
+    for code, line in ended(tmp_path, number, method, backward):
         assert code == 1 and line.startswith("[transport] rank "), line
 
 
