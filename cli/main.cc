@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <utility>
 
 #include "core/escape.h"
 #include "core/sentences.h"
@@ -72,10 +73,11 @@ class CalmFormatter : public CLI::Formatter {
   }
 };
 
-/// A pipe that was closed or a full disk must not pass for success. A failure has already printed its one line.
+/// A pipe that was closed or a full disk must not pass for success, nor for a finding that was not shown.
 int finish(int code) {
-  if (code == 0 && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
-    std::fputs("qkv: standard output could not be written\n", stderr);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    static bool said = false;
+    if (!std::exchange(said, true)) std::fputs("qkv: standard output could not be written\n", stderr);
     return kFailed;
   }
   return code;

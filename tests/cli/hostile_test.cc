@@ -213,18 +213,37 @@ TEST_F(Hostile, IgnoredSignalsStayIgnored) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// A limit on the size of files is an error with a text, not a silent death.
+/// A limit on the size of files, as a full disk, is an error with a text, not a silent death; what was there stays. Every
+/// kind of output at sizes from a few bytes, and at the last byte; tests/io tries every size of its writers.
 TEST_F(Hostile, ALimitOnFileSizesIsAnError) {
-  draw({1, 1, 512, 8});
-  const std::vector<std::string> before = files();
-  const pid_t child = start(attend({"--weights", "w.npy"}), [] {
-    const rlimit limit{100'000, 100'000};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  });
-  const int status = status_of(child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
-  EXPECT_NE(contents(path(".stderr")).find("w.npy\": File too large"), std::string::npos) << contents(path(".stderr"));
-  EXPECT_EQ(files(), before);
+  draw({1, 1, 40, 8});
+  output("train --steps 1 --out m.safetensors");
+  const std::vector<std::pair<Words, std::string>> commands = {{attend({"--weights", "w.npy"}), "w.npy"},
+      {Words{"attend", "--q", "t.npy", "--k", "t.npy", "--v", "t.npy", "--out", "out.npy"}, "out.npy"},
+      {{"train", "--steps", "1", "--out", "n.safetensors"}, "n.safetensors"},
+      {{"map", "m.safetensors", "--out", "a.svg"}, "a.svg"}, {{"map", "m.safetensors", "--out", "a.html"}, "a.html"},
+      {{"map", "m.safetensors", "--out", "a.png"}, "a.png"}, {{"map", "m.safetensors", "--out", "a.pdf"}, "a.pdf"},
+      {{"mask", "causal", "--tq", "4", "--tk", "4", "--out", "b.svg"}, "b.svg"},
+      {{"lesson", "--out", "c.html"}, "c.html"}};
+  for (const auto& [words, name] : commands) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    output(words);
+    const auto size = static_cast<rlim_t>(contents(path(name)).size());
+    write(name, "old");
+    const std::vector<std::string> before = files();
+    for (rlim_t bytes = 200; bytes < size; bytes = 3 * bytes < size || bytes + 1 == size ? 3 * bytes : size - 1) {
+      const pid_t child = start(words, [&] {
+        dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+        const rlimit limit{bytes, bytes};
+        setrlimit(RLIMIT_FSIZE, &limit);
+      });
+      const int status = status_of(child);
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status << " at " << bytes;
+      EXPECT_NE(contents(path(".stderr")).find("\": File too large"), std::string::npos) << contents(path(".stderr"));
+      EXPECT_EQ(contents(path(name)), "old") << bytes;
+      EXPECT_EQ(files(), before) << bytes;
+    }
+  }
 }
 
 }  // namespace

@@ -142,16 +142,51 @@ TEST_F(House, HostileNamesCannotDriveATerminal) {
   expect_refused({"train", "--\x1b[31m"}, {"\\x1b"});
 }
 
+/// Also where the command's own code is that of a finding.
 TEST_F(House, AFullDiskIsAFailureOfTheWork) {
-  const pid_t child = fork();
-  if (child == 0) {
-    dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO);
-    dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
-    become_tool({"info"}, {});
+  output("train --steps 1 --out m.safetensors");
+  save("x.npy", Tensor<float>({1, 3, 4}));
+  for (const Words& words : {Words{"--help"}, Words{"--version"}, Words{"info"}, Words{"lesson"}, Words{"lesson", "1"},
+           Words{"practice"}, Words{"practice", "sdpa"}, Words{"judge", "--catalogue"}, Words{"train", "--steps", "1"},
+           Words{"generate", "--model", "m.safetensors", "--prompt", "a", "--tokens", "2"},
+           Words{"map", "m.safetensors"}, Words{"forms", "--length", "8"}, Words{"ablate", "--steps", "1"},
+           Words{"explain"}, attend({"--hash"}), Words{"layer", "--help"},
+           Words{"mask", "causal", "--tq", "4", "--tk", "4"}, Words{"bench", "--list"}}) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO);
+      dup2(open(path(".stderr").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600), STDERR_FILENO);
+      become_tool(words, {});
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+    EXPECT_EQ(contents(path(".stderr")), "qkv: standard output could not be written\n");
   }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+/// A name with the right ending that leads to a device.
+TEST_F(House, AnOutputThatIsADeviceIsRefused) {
+  output("train --steps 1 --out m.safetensors");
+  save("x.npy", Tensor<float>({1, 3, 4}));
+  for (const char* ending : {".npy", ".safetensors", ".svg", ".png", ".pdf", ".html"})
+    std::filesystem::create_symlink("/dev/full", path(std::string("full") + ending));
+  for (const Words& words : {Words{"attend", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--out", "full.npy"},
+           Words{"layer", "average", "--x", "x.npy", "--out", "full.npy"},
+           Words{"train", "--steps", "1", "--out", "full.safetensors"},
+           Words{"train", "--steps", "1", "--map", "full.svg"}, Words{"map", "m.safetensors", "--out", "full.svg"},
+           Words{"map", "m.safetensors", "--out", "full.png"}, Words{"map", "m.safetensors", "--out", "full.pdf"},
+           Words{"map", "m.safetensors", "--out", "full.html"},
+           Words{"mask", "causal", "--tq", "4", "--tk", "4", "--out", "full.svg"},
+           Words{"lesson", "--out", "full.html"}}) {
+    const std::vector<std::string> before = files();
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(words) << outcome.err;
+    EXPECT_NE(outcome.err.find("not a regular file"), std::string::npos) << outcome.err;
+    EXPECT_EQ(files(), before);
+  }
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
 }
 
 TEST_F(House, InfoIsJson) {

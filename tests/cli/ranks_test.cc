@@ -212,7 +212,7 @@ TEST_F(Failures, AKilledRankEndsAllOthersWhereTheLauncherDoesNot) {
 
 TEST_F(Failures, ARankOfAttentionThatIsKilledEndsAllOthers) {
   StateDict state;
-  for (const char* name : {"q", "k", "v"}) state.add(name, any_tensor(Tensor<float>({1, 3, 40000, 8})));
+  for (const char* name : {"q", "k", "v"}) state.add(name, any_tensor(Tensor<float>({1, 3, 120000, 8})));
   io::save_safetensors(path("in.safetensors"), state);
   for (const std::string method : {"all-gather", "all-gather --chunk 512", "ring", "ulysses"}) {
     SCOPED_TRACE(method);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <functional>
 
 #include "core/escape.h"
 #include "io/bytes.h"
@@ -94,17 +95,39 @@ class SizeLimit {
   void (*handler_)(int);
 };
 
+/// Of each writer, after every byte; of two files neither appears.
 TEST(File, AFullDiskLeavesTheOldFileAndNothingElse) {
-  const Folder folder;
-  io::write_file_atomically(folder / "a", "old");
-  const Bytes large(100'000);
-  {
-    const SizeLimit limit(50'000);
-    expect_io_error([&] { io::write_file_atomically(folder / "a", large); }, "File too large");
-    expect_io_error([&] { io::write_file_atomically(folder / "b", large); }, "File too large");
+  const AnyTensor tensor = counting_tensor(DType::kF32, {2, 3});
+  StateDict state;
+  state.add("a", counting_tensor(DType::kF64, {5}));
+  const Bytes small = counting_tensor(DType::kU8, {20}).bytes, large = counting_tensor(DType::kU8, {100'000}).bytes;
+  const std::vector<std::pair<std::size_t, std::function<void(const fs::path&)>>> writers = {
+      {large.size(), [&](const fs::path& path) { io::write_file_atomically(path, large); }},
+      {small.size(), [&](const fs::path& path) { io::write_file_atomically(path, small); }},
+      {io::write_npy(tensor).size(), [&](const fs::path& path) { io::save_npy(path, tensor); }},
+      {io::write_safetensors(state).size(), [&](const fs::path& path) { io::save_safetensors(path, state); }},
+      {small.size(), [&](const fs::path& path) {
+         io::AtomicFiles files;
+         files.add(path.string() + ".first", "1");
+         files.add(path, small);
+         files.commit();
+       }}};
+  for (const auto& [size, save] : writers) {
+    const Folder folder;
+    io::write_file_atomically(folder / "a", "old");
+    for (std::size_t bytes = 0; bytes<size; bytes += size> 1000 ? 999 : 1) {
+      {
+        const SizeLimit limit(bytes);
+        expect_io_error([&] { save(folder / "a"); }, "File too large");
+        expect_io_error([&] { save(folder / "b"); }, "File too large");
+      }
+      EXPECT_EQ(io::read_file(folder / "a"), bytes_of("old")) << bytes;
+      EXPECT_EQ(folder.count(), 1u) << bytes;
+    }
+    const SizeLimit limit(size);
+    save(folder / "a");
+    EXPECT_EQ(io::read_file(folder / "a").size(), size);
   }
-  EXPECT_EQ(io::read_file(folder / "a"), bytes_of("old"));
-  EXPECT_EQ(folder.count(), 1u);
 }
 
 TEST(AtomicFiles, AllAppearAtCommit) {
