@@ -213,8 +213,8 @@ TEST_F(Hostile, IgnoredSignalsStayIgnored) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// A limit on the size of files, as a full disk, is an error with a text, not a silent death; what was there stays. Every
-/// kind of output at sizes from a few bytes, and at the last byte; tests/io tries every size of its writers.
+/// A limit on the size of files, as a full disk, is an error with a text, not a silent death; what was there stays.
+/// Every kind of output at sizes from a few bytes, and at the last byte; tests/io tries every size of its writers.
 TEST_F(Hostile, ALimitOnFileSizesIsAnError) {
   draw({1, 1, 40, 8});
   output("train --steps 1 --out m.safetensors");
