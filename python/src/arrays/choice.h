@@ -73,7 +73,7 @@ class Keywords {
     std::string all;
     for (std::ptrdiff_t n = 0; n < asked_; ++n)
       all += (n == 0 ? "" : ", ") + std::string(names_.at(static_cast<std::size_t>(n)));
-    for (const auto& [name, value] : given_) {
+    for (const auto [name, value] : given_) {
       const std::string text = nanobind::str(name).c_str();
       if (std::find(names_.begin(), names_.begin() + asked_, text) == names_.begin() + asked_) {
         throw nanobind::type_error((prefix() + "no option is called '" + text + "'; there are " + all).c_str());

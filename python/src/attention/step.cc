@@ -34,7 +34,7 @@ bool fits(const Arrays<8>& a, Index held) {
   const auto is = [&](std::size_t n, Index second, Index third) {
     return a[n].size(0) == batch && a[n].size(1) == second && a[n].size(2) == third;
   };
-  for (const std::size_t n : {3, 4}) {
+  for (const std::size_t n : {std::size_t{3}, std::size_t{4}}) {
     if ((a[n].size(0) != 1 && a[n].size(0) != batch) || a[n].size(1) != 1 || a[n].size(2) != width) return false;
   }
   return is(0, 1, a[0].size(2)) && is(1, 1, groups * width) && is(2, 1, groups * v_width) &&

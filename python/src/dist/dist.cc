@@ -29,6 +29,8 @@ class PythonTransport final : public dist::Transport {
   }
 
  public:
+  PythonTransport(const PythonTransport&) = delete;  // what is under way is one object's
+  PythonTransport& operator=(const PythonTransport&) = delete;
   explicit PythonTransport(nb::object object)
       : object_(std::move(object)),
         rank_(nb::cast<int>(object_.attr("rank"))),
