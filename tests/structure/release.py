@@ -1,9 +1,10 @@
 """A release says one thing everywhere: its version, its address, links of its page on PyPI; actions of workflows are pinned by hash.
 
-check.py release TAG: as well, whether this tree may be published under the tag.
+check.py release TAG: as well, whether this tree may be published under the tag, which takes every stage of scripts/verify-release at 24 hours.
 """
 
 import re
+import subprocess
 import sys
 
 import tree
@@ -57,6 +58,9 @@ def main(tag=None):
             problems.append(f"a release {name} with {text!r} unreleased must be refused {refused} times")
     if tag:
         problems += unready(tag, version, read("CHANGELOG.md"))
+        stages = subprocess.run(["scripts/verify-release", "--list"], cwd=tree.ROOT, capture_output=True, text=True)
+        problems += [f"scripts/verify-release: {line}" for line in stages.stdout.splitlines() if not line.startswith("holds ")]
+        problems += [f"scripts/verify-release --list: {stages.returncode}, {stages.stderr}"] if stages.returncode not in (0, 1) else []
         problems += [f"{name} says: {text}" for name, text in UNPUBLISHED.items() if text in read(name)]
     page = pypi_readme.page(f"https://{address}", version)
     problems += [f"README.md on PyPI: {link} leads nowhere" for link in re.findall(r'(?:\]\(|src=")(?!https:)([^)"]+)', page)]

@@ -54,8 +54,8 @@ def release(folder):
 
 
 def verify_release(folder):
-    """A stage that passed is passed over while its files are the same, never where one of them is not committed, or changed while it ran; a name
-    that is none is an error."""
+    """A stage that passed is passed over while it and its files are the same, never where one of them is not committed, or changed while it ran:
+    --list ends with 1 then; a name that is none is an error."""
     stub = 'stage_arm() { figure 1; [ -z "${EDIT:-}" ] || echo "$EDIT" >src/new.txt; }'
     repository(folder, "scripts/verify-release", "chosen=() failed=()", stub)
     script = folder / "scripts/verify-release"
@@ -67,10 +67,16 @@ def verify_release(folder):
     run(folder, "scripts/verify-release")
     del os.environ["EDIT"]
     (folder / "src/new.txt").unlink()
-    for what, runs in (("changed while it ran", True), ("again", False), ("changed elsewhere", False), ("changed", True), ("changed again", True)):
+    for what, runs in (("changed while it ran", True), ("again", False), ("changed elsewhere", False), ("another stage", True), ("now", False),
+                       ("changed", True), ("changed again", True)):  # fmt: skip
+        if what == "another stage":
+            script.write_text(script.read_text(encoding="utf-8").replace("{ figure 1;", "{ figure 2;"), encoding="utf-8")
         new = {"changed elsewhere": "bench.txt", "changed": "src/new.txt"}.get(what)
         if new:
             (folder / new).write_text("not known to git\n", encoding="utf-8")
+        listed, _ = run(folder, "scripts/verify-release", "--list")
+        if listed != runs:
+            yield f"verify-release --list, {what}: {listed}"
         code, text = run(folder, "scripts/verify-release")
         if code or runs != ("arm: passed" in text):
             yield f"verify-release, {what}: {code}, {text}"
