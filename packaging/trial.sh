@@ -11,5 +11,8 @@ numpy_for() {
     --no-deps --python-version "$1" --platform "manylinux_2_28_$2" --platform "manylinux_2_27_$2" --platform "manylinux2014_$2" numpy -d "$3"
 }
 
+# readme_commands: those of the README that start the tool.
+readme_commands() { sed -n 's/^    \(qkv [^#]*\).*/\1/p' "$(dirname "${BASH_SOURCE[0]}")/../README.md"; }
+
 # readme_program: the README's example in Python.
 readme_program() { sed -n '/^import numpy as np, qkv$/,/^```$/p' "$(dirname "${BASH_SOURCE[0]}")/../README.md" | grep -v '```'; }
