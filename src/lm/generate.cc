@@ -12,7 +12,7 @@
 
 namespace qkv::inline v0::lm {
 
-struct Decoder::Impl {
+struct [[gnu::visibility("hidden")]] Decoder::Impl {
   const AttentionLM::Impl& model;
   Context& context;
   std::vector<Index> window;    // ids at positions from 0

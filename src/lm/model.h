@@ -22,7 +22,7 @@ struct Block {
   std::optional<nn::Mlp> mlp;
 };
 
-struct AttentionLM::Impl {
+struct [[gnu::visibility("hidden")]] AttentionLM::Impl {
   Impl(const AttentionLMConfig& config, std::uint64_t seed);
 
   AttentionLMConfig config;

@@ -2,7 +2,7 @@
 
 Usage: consumer.py --cmake C --compiler CXX --pkg-config P --work FOLDER --components "nn io ..."
                    (--build TREE | --source TREE [-DX=Y...])
---build installs a tree that is built already; --source configures and builds the core alone as a shared library first.
+--build installs a tree that is built already; --source configures and builds the libraries as shared ones first.
 """
 
 import argparse
@@ -29,9 +29,9 @@ def run(*command, **options):
     return result.stdout.strip()
 
 
-def build_shared_core(arguments, options, tree):
-    """Configures and builds the core alone as a shared library."""
-    off = [f"-DQKV_BUILD_{part}=OFF" for part in ("NN", "IO", "VIEW", "DIST", "CLI", "TESTS", "EXAMPLES")]
+def build_shared(arguments, options, tree):
+    """Configures and builds the libraries as shared ones."""
+    off = [f"-DQKV_BUILD_{part}=OFF" for part in ("CLI", "TESTS", "EXAMPLES")]
     run(arguments.cmake, "-S", arguments.source, "-B", tree, "-G", "Ninja", "-DBUILD_SHARED_LIBS=ON", *off, *options)
     run(arguments.cmake, "--build", tree)
 
@@ -64,8 +64,11 @@ def by_pkg_config(arguments, prefix, folder):
 
 
 def exports(arguments, prefix):
-    """Ends the test where a shared library exports what is not of namespace qkv, of one of its hidden structures, or unversioned."""
-    for library in sorted(prefix.rglob("libqkv*.so")):
+    """Ends the test where a shared library is missing, or exports what is not of namespace qkv, of one of its hidden structures, or unversioned."""
+    libraries = sorted(prefix.rglob("libqkv*.so"))
+    if arguments.source and {library.stem for library in libraries} != {"libqkv", *(f"libqkv_{name}" for name in arguments.components.split())}:
+        sys.exit(f"of the components {arguments.components} there are {libraries}")
+    for library in libraries:
         text = run(arguments.nm, "--dynamic", "--defined-only", "--format=posix", library)
         names = [line.split()[0] for line in text.splitlines() if not line.startswith("qkv_")]
         node = "@@qkv_" + os.readlink(library).removeprefix(f"{library.name}.")  # libqkv.so is a link to libqkv.so.0.2
@@ -101,7 +104,7 @@ def main():
     tree = arguments.build
     if arguments.source:
         tree = work / "tree"
-        build_shared_core(arguments, options, tree)
+        build_shared(arguments, options, tree)
     run(arguments.cmake, "--install", tree, "--prefix", work / "first")
     # Nothing installed may know where it was installed to.
     (work / "first").rename(work / "moved")
