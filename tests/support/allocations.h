@@ -75,6 +75,7 @@ template <class Call>
 /// nothing else, or does without, and works right afterwards. What it holds besides stays the same.
 template <class Call> [[maybe_unused]] void expect_only_bad_alloc(
     const Call& call, std::initializer_list<Refused> kinds = {Refused::kAll, Refused::kOne, Refused::kOthers}) {
+  SCOPED_TRACE("memory is out");  // GoogleTest keeps the memory of its first one
   call();
   call();
   const long held = blocks_held.load();
