@@ -2,6 +2,8 @@
 
 #include <cstring>
 #include <iterator>
+#include <new>
+#include <ranges>
 #include <set>
 
 #include "dist/waiting.h"
@@ -60,9 +62,12 @@ Routed::Routed(const ParallelCall& call, const RoutedChunk& chunk, Way way, Stor
 }
 
 Routed::~Routed() {
+  if (!started_) return;
+  arrived_ = nullptr;  // what this rank makes of them is lost
   try {
-    if (started_) finish();
+    finish();
   } catch (const Error&) {  // the transport has failed, and touches no bytes any more
+  } catch (const std::bad_alloc&) {
   }
 }
 
@@ -73,30 +78,41 @@ std::span<std::byte> Routed::part(const AnyView& x, const Rows& rows) const {
   return {x.data + (rows.begin - chunk_.rows.begin) * row, static_cast<std::size_t>(rows.count() * row)};
 }
 
+/// All that takes memory is there before the first message, so that none is lost where memory is out.
 void Routed::start() {
-  started_ = true;
   const std::size_t parts = chunk_.parts.size();
   to_.resize(parts), receives_.resize(parts), came_.resize(parts), done_.resize(parts);
+  std::vector<std::vector<int>> from(parts);
+  std::size_t sends = 0;
   for (std::size_t n = 0; n < parts; ++n) {
     const RoutedRows& rows = chunk_.parts[n];
-    std::vector<int> from = rows.from;
-    to_[n] = rows.to;
-    if (way_ == Way::kToOwners) std::swap(from, to_[n]);
-    came_[n].resize(way_ == Way::kToOwners ? from.size() : 0);
-    for (std::size_t source = 0; source < from.size(); ++source) {
+    from[n] = rows.from;
+    std::vector<int> to = rows.to;
+    if (way_ == Way::kToOwners) {
+      std::swap(from[n], to);
+      came_[n].resize(from[n].size());
+      for (auto& shares : came_[n]) {
+        for (std::size_t x = 0; x < 2; ++x) shares[x].resize(part(arrays_[x], rows.rows).size());
+      }
+    }
+    for (const int rank : std::views::reverse(to)) to_[n].insert(to_[n].end(), {{rank, 1}, {rank, 0}});
+    receives_[n].reserve(2 * from[n].size());
+    sends += to_[n].size();
+  }
+  sends_.reserve(sends);
+  started_ = true;
+  for (std::size_t n = 0; n < parts; ++n) {
+    for (std::size_t source = 0; source < from[n].size(); ++source) {
       for (std::size_t x = 0; x < 2; ++x) {
-        std::span<std::byte> bytes = part(arrays_[x], rows.rows);
-        if (way_ == Way::kToOwners) {
-          came_[n][source][x].resize(bytes.size());
-          bytes = came_[n][source][x];
-        }
-        receives_[n].push_back(call_.transport.receive(from[source], bytes));
+        const std::span<std::byte> bytes =
+            came_[n].empty() ? part(arrays_[x], chunk_.parts[n].rows) : std::span(came_[n][source][x]);
+        receives_[n].push_back(call_.transport.receive(from[n][source], bytes));
       }
     }
   }
 }
 
-/// Adds what came for a part, and this rank's own, in order of ranks.
+/// Adds what came for a part, and this rank's own, in order of ranks; in the first one's memory.
 void Routed::add_in_order(std::size_t n) {
   if (came_[n].empty()) return;
   const RoutedRows& rows = chunk_.parts[n];
@@ -108,13 +124,16 @@ void Routed::add_in_order(std::size_t n) {
     AnyView numbers;
     numbers.rank = 1;
     numbers.sizes[0] = static_cast<Index>(mine.size()) / arrays_[x].element_bytes();
-    const Buffer sum(numbers, arrays_[x].type);
-    const auto add = [&](std::byte* share) { write(sum.view, packed(numbers, sum.view.type, share), true); };
+    std::byte* const sum = before == 0 ? mine.data() : came_[n][0][x].data();
+    const auto of = [&](std::byte* share) { return packed(numbers, arrays_[x].type, share); };
+    const auto add = [&](std::byte* share) {
+      if (share != sum) write(of(sum), of(share), true);
+    };
     for (std::size_t source = 0; source <= came_[n].size(); ++source) {
       if (source == before) add(mine.data());
       if (source < came_[n].size()) add(came_[n][source][x].data());
     }
-    std::memcpy(mine.data(), sum.view.data, mine.size());
+    if (sum != mine.data()) std::memcpy(mine.data(), sum, mine.size());
   }
 }
 
@@ -131,10 +150,10 @@ bool Routed::poll() {
     }
     add_in_order(n);
     if (arrived_) arrived_(*this, chunk_.parts[n]);
-    for (const int to : to_[n]) {
-      for (const AnyView& x : arrays_) sends_.push_back(transport.send(to, part(x, chunk_.parts[n].rows)));
+    for (; !to_[n].empty(); to_[n].pop_back()) {
+      const auto& [to, x] = to_[n].back();
+      sends_.push_back(transport.send(to, part(arrays_[x], chunk_.parts[n].rows)));
     }
-    to_[n].clear();
     done_[n] = true;
   }
   while (first_ < done_.size() && done_[first_]) ++first_;
@@ -143,7 +162,7 @@ bool Routed::poll() {
 }
 
 bool Routed::all_sent() const {
-  return std::ranges::all_of(to_, [](const std::vector<int>& to) { return to.empty(); });
+  return std::ranges::all_of(to_, [](const auto& to) { return to.empty(); });
 }
 void Routed::wait() {
   wait_until([&] { return poll() || first_ == receives_.size(); });

@@ -52,13 +52,15 @@ class InProcessTransport final : public Transport {
     try {
       move_on();
     } catch (const std::bad_alloc&) {
-      error_ = "out of memory";  // so short that it takes none: what is under way stays as it is
+      error_ = kNoMemory;  // what is under way stays as it is
       throw;
     }
     return std::ranges::find(under_way_, ticket.id, &Operation::id) == under_way_.end();
   }
 
  private:
+  static constexpr const char* kNoMemory = "out of memory";  // so short that a string of it takes none
+
   struct Operation {
     Index id;
     int peer;
@@ -71,9 +73,14 @@ class InProcessTransport final : public Transport {
     if (!error_.empty()) throw TransportError(error_);
     check<OptionError>(one.peer >= 0 && one.peer < size(), function, "the rank must be in [0, size): got ", one.peer,
         ", size ", size());
-    one.id = next_++;
-    under_way_.push_back(one);
-    return {one.id};
+    one.id = next_;
+    try {
+      under_way_.push_back(one);
+    } catch (const std::bad_alloc&) {
+      error_ = kNoMemory;
+      throw;
+    }
+    return {next_++};
   }
 
   void move_on() {

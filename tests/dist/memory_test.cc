@@ -5,13 +5,15 @@
 #include <optional>
 
 #include "qkv/dist/agree.h"
+#include "qkv/dist/context_parallel.h"
 #include "qkv/dist/guarded.h"
 #include "qkv/dist/in_process.h"
 #include "qkv/dist/merge.h"
 #include "qkv/dist/reduce.h"
 #include "support/allocations.h"
+#include "support/part.h"
 
-namespace qkv {
+namespace qkv::test {
 namespace {
 
 constexpr int kRanks = 2;
@@ -52,6 +54,33 @@ TEST(Memory, OutInARankIsBadAlloc) {
   });
 }
 
+/// Attention of a sequence that is cut over the ranks, forward and backward.
+std::vector<double> cut_sequence(dist::Method method) {
+  return on_ranks([&](dist::Transport& transport, std::vector<double>& answer) {
+    Context context({.threads = 1});
+    dist::ContextParallel cp(transport, {.method = method, .chunk = method == dist::Method::kUlysses ? 0 : 1}, context);
+    Index length = 0;
+    for (const dist::Rows& rows : cp.rows(70)) length += rows.count();
+    const auto q = filled({1, 2, length, 4}, transport.rank()), k = filled({1, 2, length, 4}, transport.rank() + 7);
+    Tensor<float> out(q.sizes()), lse({1, 2, length}), dq(q.sizes()), dk(q.sizes()), dv(q.sizes());
+    const AttentionOptions options{.mask = Mask::causal()};
+    cp.forward(q, k, q, out, lse, options);
+    cp.backward(q, k, q, out, lse, out, {.dq = dq, .dk = dk, .dv = dv}, options);
+    answer = numbers_of(out.span(), dq.span(), dk.span(), dv.span());
+  });
+}
+
+TEST(Memory, OutInARankOfACutSequenceIsBadAlloc) {
+  const std::vector<dist::Method> every{dist::Method::kRing, dist::Method::kAllGather, dist::Method::kUlysses};
+  for (const dist::Method method : part_for<float>(every, every.size())) {
+    SCOPED_TRACE(testing::Message() << "method " << static_cast<int>(method));
+    const std::vector<double> expected = cut_sequence(method);
+    const auto call = [&] { EXPECT_EQ(cut_sequence(method), expected); };
+    if (all_cases()) expect_only_bad_alloc(call, {Refused::kOne, Refused::kOthers});
+    expect_only_bad_alloc(call, {Refused::kAll});
+  }
+}
+
 /// Its thread ends, and the others hear of it or of its silence.
 TEST(Memory, AGuardEndsWithoutIt) {
   dist::InProcess data(kRanks), control(kRanks);
@@ -71,4 +100,4 @@ TEST(Memory, AGuardEndsWithoutIt) {
 }
 
 }  // namespace
-}  // namespace qkv
+}  // namespace qkv::test

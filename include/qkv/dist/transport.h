@@ -33,7 +33,7 @@ struct Ticket {
 /// large message moves on only when both ends poll, so poll between pieces of work.
 ///
 /// An operation that was started must be polled to its end before its bytes go away. The exception is a transport that
-/// has thrown TransportError: it touches no bytes any more.
+/// has thrown TransportError or std::bad_alloc: it touches no bytes any more.
 class QKV_API Transport {
  public:
   virtual ~Transport();

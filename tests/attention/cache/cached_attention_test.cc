@@ -43,27 +43,30 @@ TYPED_TEST(CachedAttention, PagesOfTheCallerGiveTheBitsOfThePlainCall) {
   }
 }
 
-/// Pages of one token, read backwards: a table of 2^20 entries.
-TYPED_TEST(CachedAttention, AMillionPagesGiveTheBitsOfThePlainCall) {
+/// A million keys in pages of one and of 16 tokens, the last page first.
+TYPED_TEST(CachedAttention, AMillionKeysInPagesGiveTheBitsOfThePlainCall) {
   using T = TypeParam;
   constexpr Index kv_len = Index{1} << 20, width = 4;
   Tensor<T> q({1, 2, 1, width}), k({1, 1, kv_len, width}), v({1, 1, kv_len, width});
   std::mt19937 random(3);
   for (Tensor<T>* t : {&q, &k, &v})
     for (T& x : t->span()) x = static_cast<T>(static_cast<int>(random() % 17) - 8) / 4;
-  Tensor<T> paged_k({kv_len, 1, 1, width}), paged_v({kv_len, 1, 1, width});
-  std::vector<Index> order(static_cast<std::size_t>(kv_len));
-  for (Index j = 0; j < kv_len; ++j) {
-    const Index at = order[static_cast<std::size_t>(j)] = kv_len - 1 - j;
-    std::copy_n(k.data() + j * width, width, paged_k.data() + at * width);
-    std::copy_n(v.data() + j * width, width, paged_v.data() + at * width);
+  for (const Index page : {1, 16}) {
+    const Index pages = kv_len / page;
+    Tensor<T> paged_k({pages, 1, page, width}), paged_v({pages, 1, page, width});
+    std::vector<Index> order(static_cast<std::size_t>(pages));
+    for (Index n = 0; n < pages; ++n) {
+      const Index at = order[static_cast<std::size_t>(n)] = pages - 1 - n;
+      std::copy_n(k.data() + n * page * width, page * width, paged_k.data() + at * page * width);
+      std::copy_n(v.data() + n * page * width, page * width, paged_v.data() + at * page * width);
+    }
+    for_each_isa(2, [&](Context& context) {
+      const KeyValue paged =
+          KeyValue::paged(paged_k, paged_v, View<const Index, 2>(order.data(), {1, pages}), {&kv_len, 1});
+      EXPECT_TRUE(
+          Answer<T>(q, paged, {}, context) == Answer<T>(q, View<const T, 4>(k), View<const T, 4>(v), {}, context));
+    });
   }
-  for_each_isa(2, [&](Context& context) {
-    const KeyValue pages =
-        KeyValue::paged(paged_k, paged_v, View<const Index, 2>(order.data(), {1, kv_len}), {&kv_len, 1});
-    EXPECT_TRUE(
-        Answer<T>(q, pages, {}, context) == Answer<T>(q, View<const T, 4>(k), View<const T, 4>(v), {}, context));
-  });
 }
 
 /// Sequences of different lengths are bit-identical to each one alone, position biases included.
