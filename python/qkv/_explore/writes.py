@@ -170,9 +170,10 @@ class Writer:
         _, made.ov = self._extremes(x[:, :, -n:] @ read, OF_KEYS, 0)
 
     def _extremes(self, rows: Tensor, up: int, down: int) -> tuple[np.ndarray, np.ndarray]:
-        """The largest and the smallest logits of rows [..., d], less their mean: values and numbers [..., up + down]."""
+        """The largest and the smallest logits of rows [..., d], less their mean: values and numbers [..., up + down],
+        or of all words where there are fewer."""
         words, mean = self.last.words, self.last.mean  # type: ignore[union-attr]
-        values, numbers = [], []
+        up, down, values, numbers = min(up, len(words)), min(down, len(words)), [], []
         for part in rows.flatten(0, -2).split(max(1, _PART // len(words))):
             logits = _products(part.to(words.dtype), words)
             high, low = logits.topk(up, -1), logits.topk(down, -1, largest=False)

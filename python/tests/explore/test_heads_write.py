@@ -169,3 +169,10 @@ def test_long_texts_hold_their_last_queries(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("qkv._explore.writes._WORK", 2 * 4 * 61 * 32 * 2 * 3)
     made = qkv.transformers.capture_attention(model_of("llama"), inputs_of("llama"), writes=True).layers[0].writes
     assert made.push.shape == (2, 4, 3, 10) and made.ov.shape == (2, 4, 3, 3) and made.next_token.shape == (2, 4, 11)
+
+
+def test_fewer_words_than_are_told_of() -> None:
+    model = tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=32, n_layer=2, n_head=4, vocab_size=2, n_positions=8, bos_token_id=0, eos_token_id=0)).eval()
+    made = qkv.transformers.capture_attention(model, {"input_ids": torch.arange(6)[None] % 2}, writes=True).layers[0].writes
+    for told in (made.push[..., :2], made.push[..., 2:], made.ov):
+        assert (np.sort(told) == [0, 1]).all() and told.shape == (1, 4, 6, 2)
