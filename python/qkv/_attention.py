@@ -243,8 +243,8 @@ def attention_backward(
     Args:
         dout: the gradient of the loss by out, [B, H, Tq, Dv]; q, k, v: what :func:`attention` was given; out, lse: what it
             returned (with return_lse=True).
-        dlse: the gradient of the loss by lse, [B, H, Tq]; optional.  lse_low: from attention(return_lse="low"): the same bits in
-            less time where |lse| is above 16.
+        dlse: the gradient of the loss by lse, [B, H, Tq]; optional.  lse_low: from attention(return_lse="low"): in less time
+            where |lse| is above 16, with the same bits but for rows whose sums of v overflowed.
         need: any of "q", "k", "v", "bias", "sinks", "position_bias".
         weights: a Capture with of="gradient": also return maps of weights times their gradient.
         layout, options: the keyword arguments that :func:`attention` was given (causal, mask, bias, dropout, seed, ...).
