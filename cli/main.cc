@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <utility>
 
 #include "core/escape.h"
 #include "core/sentences.h"
@@ -76,8 +75,7 @@ class CalmFormatter : public CLI::Formatter {
 /// A pipe that was closed or a full disk must not pass for success, nor for a finding that was not shown.
 int finish(int code) {
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    static bool said = false;
-    if (!std::exchange(said, true)) std::fputs("qkv: standard output could not be written\n", stderr);
+    std::fputs("qkv: standard output could not be written\n", stderr);
     return kFailed;
   }
   return code;
@@ -100,7 +98,7 @@ std::string names_of_commands() {
 /// Runs the chosen command. Exceptions end here.
 int guarded(const std::string& command, const std::function<int()>& run) {
   try {
-    return finish(run());
+    return run();
   } catch (const UsageError& error) {
     return complain(command, error.what(), kWrongUse);
   } catch (const dist::MismatchError& error) {
@@ -170,7 +168,7 @@ int main_of(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return finish(app.exit(error));
+    if (error.get_exit_code() == 0) return app.exit(error);
     for (const CLI::App* one : app.get_subcommands()) chosen = one->get_name();
     std::string text = error.what();
     const std::size_t at = text.find(" was given a disallowed flag override");  // CLI11's words, after a bare name
@@ -193,5 +191,5 @@ int main_of(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   qkv::cli::handle_signals();
-  return qkv::cli::guarded({}, [&] { return qkv::cli::main_of(argc, argv); });
+  return qkv::cli::finish(qkv::cli::guarded({}, [&] { return qkv::cli::main_of(argc, argv); }));
 }

@@ -74,9 +74,8 @@ class Routed {
   std::vector<std::vector<std::pair<int, std::size_t>>>
       to_;                                     // by part: rank and array that are still to be sent, last first
   std::vector<std::vector<Ticket>> receives_;  // by part
-  std::vector<std::vector<std::array<std::vector<std::byte>, 2>>>
-      came_;                // shares that are not added yet, by part and sender
-  std::vector<bool> done_;  // by part: here and on its way on
+  std::vector<std::vector<std::array<std::vector<std::byte>, 2>>> came_;  // shares, by part and sender
+  std::vector<bool> done_;                                                // by part: here and on its way on
   std::vector<Ticket> sends_;
   std::size_t first_ = 0;  // part that is not done
 };

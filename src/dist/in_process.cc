@@ -49,18 +49,11 @@ class InProcessTransport final : public Transport {
     check<OptionError>(ticket.id >= 0 && ticket.id < next_, "Transport::poll",
         "the ticket must be of this transport: got ", ticket.id);
     if (!error_.empty()) throw TransportError(error_);
-    try {
-      move_on();
-    } catch (const std::bad_alloc&) {
-      error_ = kNoMemory;  // what is under way stays as it is
-      throw;
-    }
+    or_end([&] { move_on(); });
     return std::ranges::find(under_way_, ticket.id, &Operation::id) == under_way_.end();
   }
 
  private:
-  static constexpr const char* kNoMemory = "out of memory";  // so short that a string of it takes none
-
   struct Operation {
     Index id;
     int peer;
@@ -74,13 +67,18 @@ class InProcessTransport final : public Transport {
     check<OptionError>(one.peer >= 0 && one.peer < size(), function, "the rank must be in [0, size): got ", one.peer,
         ", size ", size());
     one.id = next_;
+    or_end([&] { under_way_.push_back(one); });
+    return {next_++};
+  }
+
+  /// Where memory is out, it is the transport's end: what is under way stays as it is.
+  template <class Work> void or_end(const Work& work) {
     try {
-      under_way_.push_back(one);
+      work();
     } catch (const std::bad_alloc&) {
-      error_ = kNoMemory;
+      error_ = "out of memory";  // so short that it takes none
       throw;
     }
-    return {next_++};
   }
 
   void move_on() {
