@@ -77,9 +77,7 @@ TEST_F(HostileJudge, ASignalThatEndsTheToolEndsItAll) {
       become_tool({"judge", "--run", "sh stays.sh {in} {out}", "--task", "sdpa"}, {"TMPDIR=" + path("tmp").string()});
     for (int wait = 0; wait < 200 && contents(path("beat")).empty(); ++wait) usleep(50'000);
     kill(child, number);
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_TRUE(WIFSIGNALED(status));
+    EXPECT_TRUE(WIFSIGNALED(status_of(child)));
     for (int wait = 0; wait < 100 && !std::filesystem::is_empty(path("tmp")); ++wait) usleep(50'000);
     EXPECT_TRUE(std::filesystem::is_empty(path("tmp")));
     expect_no_beat();

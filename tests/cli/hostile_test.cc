@@ -24,20 +24,6 @@ class Hostile : public ToolTest {
   static Words attend(const Words& more) {
     return Words{"attend", "--q", "t.npy", "--k", "t.npy", "--v", "t.npy", "--out", "out.npy"} + more;
   }
-  /// Starts the tool, with `before` run in the new process first.
-  template <class Before> pid_t start(const Words& words, Before before) const {
-    const pid_t child = fork();
-    if (child != 0) return child;
-    const int errors = open(path(".stderr").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0666);
-    dup2(errors, STDERR_FILENO);
-    before();
-    become_tool(words, {});
-  }
-  static int status_of(pid_t child) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return status;
-  }
   bool has_temporary() const {
     return std::ranges::any_of(files(), [](const std::string& name) { return name.starts_with(".qkv-"); });
   }

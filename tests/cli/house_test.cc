@@ -153,14 +153,7 @@ TEST_F(House, AFullDiskIsAFailureOfTheWork) {
            Words{"explain"}, attend({"--hash"}), Words{"layer", "--help"},
            Words{"mask", "causal", "--tq", "4", "--tk", "4"}, Words{"bench", "--list"}}) {
     SCOPED_TRACE(testing::PrintToString(words));
-    const pid_t child = fork();
-    if (child == 0) {
-      dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO);
-      dup2(open(path(".stderr").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600), STDERR_FILENO);
-      become_tool(words, {});
-    }
-    int status = 0;
-    waitpid(child, &status, 0);
+    const int status = status_of(start(words, [] { dup2(open("/dev/full", O_WRONLY), STDOUT_FILENO); }));
     EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
     EXPECT_EQ(contents(path(".stderr")), "qkv: standard output could not be written\n");
   }
@@ -179,13 +172,8 @@ TEST_F(House, AnOutputThatIsADeviceIsRefused) {
            Words{"map", "m.safetensors", "--out", "full.png"}, Words{"map", "m.safetensors", "--out", "full.pdf"},
            Words{"map", "m.safetensors", "--out", "full.html"},
            Words{"mask", "causal", "--tq", "4", "--tk", "4", "--out", "full.svg"},
-           Words{"lesson", "--out", "full.html"}}) {
-    const std::vector<std::string> before = files();
-    const Outcome outcome = run(words);
-    EXPECT_EQ(outcome.code, 2) << testing::PrintToString(words) << outcome.err;
-    EXPECT_NE(outcome.err.find("not a regular file"), std::string::npos) << outcome.err;
-    EXPECT_EQ(files(), before);
-  }
+           Words{"lesson", "--out", "full.html"}})
+    expect_refused(words, {"not a regular file"});
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
 }
 

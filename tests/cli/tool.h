@@ -70,9 +70,22 @@ class ToolTest : public testing::Test {
       redirect(".stderr", STDERR_FILENO);
       become_tool(words, settings);
     }
+    const int status = status_of(child);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(path(".stdout")), contents(path(".stderr"))};
+  }
+
+  /// Starts the tool, with `before` run in the new process first.
+  template <class Before> pid_t start(const Words& words, Before before) const {
+    const pid_t child = fork();
+    if (child != 0) return child;
+    dup2(open(path(".stderr").c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0666), STDERR_FILENO);
+    before();
+    become_tool(words, {});
+  }
+  static int status_of(pid_t child) {
     int status = 0;
     waitpid(child, &status, 0);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(path(".stdout")), contents(path(".stderr"))};
+    return status;
   }
 
   /// Never returns; call it in a child process.

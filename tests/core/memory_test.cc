@@ -21,6 +21,7 @@
 #include "qkv/top_keys.h"
 #include "qkv/varlen.h"
 #include "support/allocations.h"
+#include "support/storage.h"
 
 namespace qkv {
 namespace {
@@ -92,8 +93,9 @@ TEST(ThreadPool, AWorkerOutOfMemoryIsBadAllocOfTheCall) {
   }
 }
 
-const auto q = filled({2, 4, 5, 8}, 1), k = filled({2, 2, 9, 8}, 2), v = filled({2, 2, 9, 8}, 3),
-           dout = filled({2, 4, 5, 8}, 4), bias = filled({1, 4, 5, 9}, 5), sinks = filled({4}, 6);
+const auto q = test::random_tensor({2, 4, 5, 8}, 1), k = test::random_tensor({2, 2, 9, 8}, 2),
+           v = test::random_tensor({2, 2, 9, 8}, 3), dout = test::random_tensor({2, 4, 5, 8}, 4),
+           bias = test::random_tensor({1, 4, 5, 9}, 5), sinks = test::random_tensor({4}, 6);
 const std::vector<Index> offsets{0, 2, 2, 5}, key_offsets{0, 4, 5, 9};
 
 std::vector<double> dense(const AttentionOptions& options, Context& context) {
@@ -122,7 +124,7 @@ std::vector<double> of_mask(const Mask& mask) {
 }
 
 TEST(Memory, OutInAttentionIsBadAlloc) {
-  const auto table = filled({7, 4}, 7);
+  const auto table = test::random_tensor({7, 4}, 7);
   const auto mod = score_mod(
       [](auto s, Index, Index, Index, Index) { return s / 2; }, [](auto, Index, Index, Index, Index) { return 0.5; });
   expect_only_bad_alloc_of({
@@ -167,7 +169,7 @@ TEST(Memory, OutInAttentionIsBadAlloc) {
           }},
       {"ragged",
           [] {
-            const auto rows = filled({5, 4, 8}, 1), keys = filled({9, 2, 8}, 2);
+            const auto rows = test::random_tensor({5, 4, 8}, 1), keys = test::random_tensor({9, 2, 8}, 2);
             const RaggedOffsets both{offsets, key_offsets};
             Tensor<float> out(rows.sizes()), lse({5, 4}), weights({ragged_weights_count(both, 4)}), dq(rows.sizes()),
                 dk(keys.sizes()), dv(keys.sizes());
@@ -179,7 +181,7 @@ TEST(Memory, OutInAttentionIsBadAlloc) {
           }},
       {"merged",
           [] {
-            const Tensor<float> first = filled({2, 4, 5}, 1), second = filled({2, 4, 5}, 2);
+            const Tensor<float> first = test::random_tensor({2, 4, 5}, 1), second = test::random_tensor({2, 4, 5}, 2);
             const std::array<View<const float, 4>, 2> outs = {q, dout};
             const std::array<View<const float, 3>, 2> lses = {first, second};
             Tensor<float> out(q.sizes()), lse({2, 4, 5});
@@ -196,7 +198,8 @@ TEST(Memory, OutInAttentionIsBadAlloc) {
           }},
       {"lists of keys",
           [] {
-            const auto queries = filled({2, 3, 5, 8}, 1), keys = filled({2, 9, 8}, 2), weights = filled({2, 3, 5}, 3);
+            const auto queries = test::random_tensor({2, 3, 5, 8}, 1), keys = test::random_tensor({2, 9, 8}, 2),
+                       weights = test::random_tensor({2, 3, 5}, 3);
             Tensor<std::int32_t> index({2, 1, 5, 3});
             TwoThreads two;
             top_keys(queries, keys, weights, index, {.mask = Mask::causal(Align::kBottomRight)}, two);
@@ -241,7 +244,7 @@ TEST(Memory, OutInMasksAndPartsIsBadAlloc) {
           }},
       {"rotary",
           [] {
-            const auto tables = filled({12, 2}, 1);
+            const auto tables = test::random_tensor({12, 2}, 1);
             const Rotary angles(8, {.scaling = RotaryScaling::kYarn, .factor = 2, .original_context = 8});
             const Rotary given(8, View<const float, 2>(tables), View<const float, 2>(tables));
             Tensor<float> y(q.sizes()), dx(q.sizes());
@@ -292,7 +295,7 @@ std::vector<double> of_cache(KVCacheConfig config) {
   config.num_kv_heads = 2, config.head_dim = 8, config.sequences = 2, config.max_sequences = 3;
   KVCache cache(config, two);
   const Index step = config.layout == CacheLayout::kRing ? 2 : 5;
-  const auto rows = filled({2, 2, step, 8}, 2), queries = filled({2, 4, 2, 8}, 1);
+  const auto rows = test::random_tensor({2, 2, step, 8}, 2), queries = test::random_tensor({2, 4, 2, 8}, 1);
   cache.append(rows, rows);
   const Index fork = cache.fork(1);
   const std::vector<Index> own{0, fork};
@@ -310,7 +313,7 @@ std::vector<double> of_cache(KVCacheConfig config) {
 }
 
 TEST(Memory, OutInCachesIsBadAlloc) {
-  const auto rows = filled({2, 2, 4, 8}, 2), queries = filled({2, 4, 1, 8}, 1);
+  const auto rows = test::random_tensor({2, 2, 4, 8}, 2), queries = test::random_tensor({2, 4, 1, 8}, 1);
   expect_only_bad_alloc_of({
       {"contiguous", [] { return of_cache({.capacity = 12}); }},
       {"ring", [] { return of_cache({.layout = CacheLayout::kRing, .window = 3, .max_append = 2, .first = 1}); }},

@@ -12,6 +12,7 @@
 #include "qkv/dist/reduce.h"
 #include "support/allocations.h"
 #include "support/part.h"
+#include "support/storage.h"
 
 namespace qkv::test {
 namespace {
@@ -30,6 +31,8 @@ std::vector<double> on_ranks(const std::function<void(dist::Transport&, std::vec
   return numbers_of(answers[0], answers[1]);
 }
 
+std::uint64_t seed_of(const dist::Transport& transport) { return static_cast<std::uint64_t>(transport.rank()); }
+
 TEST(Memory, OutInARankIsBadAlloc) {
   expect_only_bad_alloc_of({
       {"agreement",
@@ -45,7 +48,7 @@ TEST(Memory, OutInARankIsBadAlloc) {
             return on_ranks([](dist::Transport& transport, std::vector<double>& answer) {
               std::vector<float> values(7, static_cast<float>(transport.rank()) + 1);
               dist::reduce_sum(transport, std::span(values));
-              auto out = filled({1, 2, 3, 4}, transport.rank()), lse = filled({1, 2, 3}, 2);
+              auto out = random_tensor({1, 2, 3, 4}, seed_of(transport)), lse = random_tensor({1, 2, 3}, 2);
               Context context({.threads = 1});
               dist::merge_over_ranks(transport, out, lse, context);
               answer = numbers_of(values, out.span(), lse.span());
@@ -61,7 +64,8 @@ std::vector<double> cut_sequence(dist::Method method) {
     dist::ContextParallel cp(transport, {.method = method, .chunk = method == dist::Method::kUlysses ? 0 : 1}, context);
     Index length = 0;
     for (const dist::Rows& rows : cp.rows(70)) length += rows.count();
-    const auto q = filled({1, 2, length, 4}, transport.rank()), k = filled({1, 2, length, 4}, transport.rank() + 7);
+    const auto q = random_tensor({1, 2, length, 4}, seed_of(transport)),
+               k = random_tensor({1, 2, length, 4}, seed_of(transport) + 7);
     Tensor<float> out(q.sizes()), lse({1, 2, length}), dq(q.sizes()), dk(q.sizes()), dv(q.sizes());
     const AttentionOptions options{.mask = Mask::causal()};
     cp.forward(q, k, q, out, lse, options);

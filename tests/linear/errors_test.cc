@@ -11,6 +11,7 @@
 #include "qkv/state_space.h"
 #include "support/allocations.h"
 #include "support/random.h"
+#include "support/storage.h"
 
 namespace qkv::test {
 namespace {
@@ -167,7 +168,8 @@ TEST(LinearMemory, ForwardHoldsLittleAtAnyLength) {
 
 std::vector<double> linear(LinearAttentionOptions<float> options, Context& context) {
   const Index features = options.features.is_null() ? 8 : options.features.size(0);
-  const auto q = filled({2, 4, 5, 8}, 1), keys = filled({2, 2, 5, 8}, 2), dout = filled({2, 4, 5, 8}, 4);
+  const auto q = test::random_tensor({2, 4, 5, 8}, 1), keys = test::random_tensor({2, 2, 5, 8}, 2),
+             dout = test::random_tensor({2, 4, 5, 8}, 4);
   Tensor<float> out(q.sizes()), n({2, 4, 5}), dq(q.sizes()), dk(keys.sizes()), dv(keys.sizes()),
       kv({2, 2, features, 8}), z({2, 2, features});
   const View<float, 3> normalizer = options.normalized ? View<float, 3>(n) : View<float, 3>();
@@ -178,9 +180,13 @@ std::vector<double> linear(LinearAttentionOptions<float> options, Context& conte
 }
 
 TEST(LinearMemory, OutInLinearAttentionAndScansIsBadAlloc) {
-  const auto log_decay = filled({2, 2, 5}, 9), channels = filled({2, 2, 5, 8}, 8);
+  const auto log_decay = test::random_tensor({2, 2, 5}, 9), channels = test::random_tensor({2, 2, 5, 8}, 8);
   Tensor<float> beta({2, 2, 5});
   std::ranges::fill(beta.span(), 0.5F);
+  const auto delta_rule = [&](LinearAttentionOptions<float> options) {
+    options.feature_map = FeatureMap::kUnit, options.causal = true, options.normalized = false, options.beta = beta;
+    return linear(options, TwoThreads());
+  };
   expect_only_bad_alloc_of({
       {"random features",
           [] {
@@ -190,30 +196,14 @@ TEST(LinearMemory, OutInLinearAttentionAndScansIsBadAlloc) {
                 {.feature_map = FeatureMap::kSoftmax, .features = features, .normalized = true}, TwoThreads());
           }},
       {"causal", [] { return linear({.causal = true, .normalized = true}, TwoThreads()); }},
-      {"delta rule, decay",
-          [&] {
-            return linear({.feature_map = FeatureMap::kUnit,
-                              .causal = true,
-                              .normalized = false,
-                              .log_decay = log_decay,
-                              .beta = beta},
-                TwoThreads());
-          }},
-      {"decay per channel",
-          [&] {
-            return linear({.feature_map = FeatureMap::kUnit,
-                              .causal = true,
-                              .normalized = false,
-                              .beta = beta,
-                              .log_decay_channels = channels},
-                TwoThreads());
-          }},
+      {"delta rule, decay", [&] { return delta_rule({.log_decay = log_decay}); }},
+      {"decay per channel", [&] { return delta_rule({.log_decay_channels = channels}); }},
       {"token by token",
           [] { return linear({.causal = true, .normalized = true, .form = LinearForm::kRecurrent}, TwoThreads()); }},
       {"selective scan",
           [] {
-            const auto u = filled({2, 20, 6}, 1), dt = filled({2, 20, 6}, 2), a = filled({6, 4}, 3),
-                       b = filled({2, 20, 2, 4}, 4);
+            const auto u = test::random_tensor({2, 20, 6}, 1), dt = test::random_tensor({2, 20, 6}, 2),
+                       a = test::random_tensor({6, 4}, 3), b = test::random_tensor({2, 20, 2, 4}, 4);
             const SelectiveScanInputs<float> inputs{.u = u, .dt = dt, .a = a, .b = b, .c = b};
             Tensor<float> out(u.sizes()), kept({2, 2, 4, 6}), du(u.sizes()), ddt(u.sizes()), da(a.sizes()),
                 db(b.sizes()), dc(b.sizes());
@@ -224,7 +214,7 @@ TEST(LinearMemory, OutInLinearAttentionAndScansIsBadAlloc) {
           }},
       {"short convolution",
           [] {
-            const auto x = filled({2, 20, 6}, 1), weight = filled({6, 4}, 2);
+            const auto x = test::random_tensor({2, 20, 6}, 1), weight = test::random_tensor({6, 4}, 2);
             const ShortConvolutionInputs<float> inputs{.x = x, .weight = weight, .silu = true};
             Tensor<float> out(x.sizes()), dx(x.sizes()), dweight(weight.sizes());
             TwoThreads two;

@@ -129,13 +129,6 @@ template <class... Ranges> [[maybe_unused]] std::vector<double> numbers_of(const
   }
 }
 
-/// Some numbers.
-template <class T = float> [[maybe_unused]] qkv::Tensor<T> filled(std::initializer_list<qkv::Index> sizes, int seed) {
-  qkv::Tensor<T> tensor(sizes);
-  for (int n = 0; T & x : tensor.span()) x = static_cast<T>((++n * 37 + seed * 11) % 29) / T(29) - T(0.4F);
-  return tensor;
-}
-
 /// Two threads that share even the least work.
 struct [[maybe_unused]] TwoThreads {
   TwoThreads() { context.impl().region_flops = 0; }

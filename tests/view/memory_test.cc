@@ -5,6 +5,7 @@
 #include "qkv/view/kinds.h"
 #include "qkv/view/pictures.h"
 #include "support/allocations.h"
+#include "support/storage.h"
 
 namespace qkv::view {
 namespace {
@@ -20,7 +21,7 @@ TEST(Memory, OutInPicturesIsBadAlloc) {
       {"statistics", [] { return std::vector{head_statistics(small_map(), 0, 1).entropy}; }},
       {"kinds",
           [] {
-            const auto q = filled({2, 3, 4}, 1), k = filled({1, 3, 4}, 2);
+            const auto q = test::random_tensor({2, 3, 4}, 1), k = test::random_tensor({1, 3, 4}, 2);
             const Tensor<double> numbers({2, 3});
             const HeadCall call{
                 .q = q, .k = k, .lse = numbers, .entropy = numbers, .mask = Mask::causal(), .ids = {1, 2, 1}};
