@@ -60,7 +60,7 @@ void print_experiment(const std::string& name, const Experiment& experiment) {
     print_line(n < kHeadingLines ? faint(experiment.table[n]) : experiment.table[n]);
   }
   if (!experiment.table.empty()) print_line();
-  for (const view::AttentionMap& map : experiment.maps) print_lines(view::render_terminal(map, map_options()));
+  for (const view::AttentionMap& map : experiment.maps) print_map(map);
   print_line();
   print_claims(experiment.claims);
 }

@@ -39,7 +39,7 @@ void print_drawing(const Json& step, const Example& example, Context& context) {
   if (drawing.shown.empty() && drawing.maps.empty()) return;
   print_line();
   print_arrays(example, drawing.shown);
-  for (const view::AttentionMap& map : drawing.maps) print_lines(view::render_terminal(map, map_options()));
+  for (const view::AttentionMap& map : drawing.maps) print_map(map);
 }
 
 void print_step(Index number, const Json& step) {

@@ -22,7 +22,7 @@ const Drawings& drawings() {
       {"mix", {{row("weights, blue", "weights.blue"), rows("v", "v"), row("weights v", "out.blue")}}},
       {"project", {{{"x", "x"}, {"W_k", "W_k", Rows::kPlain}, {"W_v", "W_v", Rows::kPlain}},
                       {{"q", "q"}, {"k", "k"}, {"v", "v"}}}},
-      {"causal", {{rows("weights", "weights"), rows("causal", "causal")}}},
+      {"causal", {{rows("weights", "weights"), rows("causal weights", "causal")}}},
       {"padding", {{rows("weights", "weights"), rows("key_lengths(2)", "padded")}}},
       {"dropout", {{row("weights, blue", "weights.blue"), row("dropout, p = 0.1", "dropped.blue")}}},
       {"heads", {{rows("view, transpose: head 0", "right.0"), rows("head 1", "right.1")},

@@ -86,11 +86,23 @@ void print(std::string_view text) {
 
 void print_line(std::string_view text) { print(said(text) + "\n"); }
 
-void print_lines(std::string_view text) {
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    print_line(line);
+void print_map(const view::AttentionMap& map) {
+  const std::string drawn = view::render_terminal(map, map_options());
+  for (std::string_view text = drawn; !text.empty();) {
+    std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
+    std::string shown;
+    while (!line.empty()) {  // a name, and the blanks behind it
+      const std::string_view name = line.substr(0, line.find("   "));
+      line.remove_prefix(name.size());
+      const std::size_t blanks = std::min(line.find_first_not_of(' '), line.size());
+      line.remove_prefix(blanks);
+      const std::string translated = said(name);
+      const std::size_t before = columns_of(name) + blanks, now = columns_of(translated);
+      shown += translated;
+      if (blanks > 0) shown.append(before > now ? before - now : 1, ' ');
+    }
+    print(shown + "\n");
   }
 }
 

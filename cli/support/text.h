@@ -34,7 +34,7 @@ std::string bytes_text(double bytes);
 void print(std::string_view text);
 /// In the language of the command.
 void print_line(std::string_view text = {});
-/// Line by line.
-void print_lines(std::string_view text);
+/// A map as this terminal can show it, its names in the language of the command: each stays over its head.
+void print_map(const view::AttentionMap& map);
 
 }  // namespace qkv::cli

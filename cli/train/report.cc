@@ -167,7 +167,7 @@ void print_report(const TrainReport& report, const TrainReport* cut) {
   print_line();
   print_line(bold("attention weights, in percent") + faint("   row i: what character i attends to"));
   print_line();
-  print_lines(view::render_terminal(map, map_options()));
+  print_map(map);
   print_line();
   print_shares(report, cut);
   print_line();

@@ -15,7 +15,7 @@ EXERCISES = tree.ROOT / "cli/practice/exercises"
 LESSON = tree.ROOT / "lesson/text"
 HAN = r"[\u3400-\u9fff]"
 # Other words than the glossary's; 看 for attend, 注意力看 and the like.
-AVOID = re.compile(r"看|目录|反问|编号|宽度|教科书|阶梯|令牌|标记|遮罩|蒙版|得分|隐藏|嵌入向量|激活")
+AVOID = re.compile(r"看|目录|反问|编号|宽度|教科书|阶梯|令牌|标记|遮罩|蒙版|得分|隐藏|嵌入向量|激活(?!函数)")
 PUNCTUATION = re.compile(rf"{HAN}\s*[,;:?!]|[,;:?!]\s*{HAN}|{HAN}\.(?!\w)|\({HAN}|{HAN}\)|[\uff0c\u3002\uff1b\uff1a\u3001] ")
 MARK = re.compile(r"\{[^{}\"]*\}")
 # English words that are code too, or stay as they are.
