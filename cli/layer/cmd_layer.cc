@@ -55,8 +55,9 @@ void check_usage(const LayerCommandOptions& options) {
     throw UsageError("--rope and --norm-eps are for grouped-query only: got " + options.name);
   if (options.seed && !options.training()) throw UsageError("--seed is of --dropout and --residual-dropout: add one");
   const bool drops = options.dropout.value_or(0) != 0 || options.residual_dropout.value_or(0) != 0;
-  if (drops && (options.name == "average" || options.name == "fixed-weights"))
-    throw UsageError("--dropout and --residual-dropout are for layers that compute their weights: got " + options.name);
+  if ((drops || !options.empty_row.empty()) && (options.name == "average" || options.name == "fixed-weights"))
+    throw UsageError((drops ? "--dropout and --residual-dropout are" : "--empty-row is") +
+                     std::string(" for layers that compute their weights: got ") + options.name);
   if (options.name != "average" && options.state.empty())
     throw UsageError("--state is required: the parameters, a state_dict saved as safetensors");
   if (options.dout.empty() != options.grads.empty()) throw UsageError("--dout and --grads belong together: give both");

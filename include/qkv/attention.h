@@ -101,12 +101,12 @@ enum class WeightsKind {
   kScores    ///< before softmax: s[i,j], after soft cap, biases and score_mod; -inf where not kept
 };
 
-/// Outputs of forward, each written in full. A null view is not computed; the bits of out do not depend on the other
-/// are requested. OptionError where nothing is requested, here or by a capture, and for lse without out. weights take
-/// Tq x Tk numbers per head, and no other memory of that order is used. Requested together with out, they add at most
-/// half the time of forward alone while the exponentials of a strip and its tile fit 1.5 MiB (vectors of 64 bytes:
-/// about 11,000 keys where D and Dv are up to 128, 3,900 where they are 1,024); beyond that, and with dropout, they
-/// cost a second sweep over the keys.
+/// Outputs of forward, each written in full. A null view is not computed; the bits of out do not depend on which
+/// others are requested. OptionError where nothing is requested, here or by a capture, and for lse without out.
+/// weights take Tq x Tk numbers per head, and no other memory of that order is used. Requested together with out, they
+/// add at most half the time of forward alone while the exponentials of a strip and its tile fit 1.5 MiB (vectors of
+/// 64 bytes: about 11,000 keys where D and Dv are up to 128, 3,900 where they are 1,024); beyond that, and with
+/// dropout, they cost a second sweep over the keys.
 template <class T> struct AttentionOutputs {
   View<T, 4> out{};                          ///< [B, H, Tq, Dv]
   View<Accumulator<T>, 3> lse{};             ///< [B, H, Tq]

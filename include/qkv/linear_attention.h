@@ -106,8 +106,8 @@ template <class T> struct LinearAttentionGradients {
 
 /// Gradients of sum(out * dout) (+ sum(final * dfinal)), from the inputs and results of forward. With normalization it
 /// needs out and normalizer, otherwise both may be null. The rows of `features` have no gradient. In addition to inputs
-/// and outputs it holds one state for each (batch, key/value head), and for each thread the states and scores of about
-/// a thousand tokens.
+/// and outputs it holds one state for each segment of at most 32 chunks of each (batch, key/value head), and for each
+/// thread the states and scores of about a thousand tokens.
 QKV_API void linear_attention_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
     View<const float, 4> out, View<const float, 3> normalizer, View<const float, 4> dout,
     const LinearAttentionGradients<float>& gradients, const LinearAttentionOptions<float>& options = {},

@@ -158,6 +158,7 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
     expect_refused({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0.5"}, {option, "average"});
     output({"layer", "average", "--x", "bte.npy", "--out", "y.npy", option, "0"});
   }
+  expect_refused("layer average --x bte.npy --out y.npy --empty-row nan", {"--empty-row", "average"});
   expect_refused("layer average --x bte.npy --out y.npy --seed 3", {"--seed", "--dropout"});
   const auto rope_refused = [&](const std::string& rope, const Words& fragments) {
     expect_refused({"train", "--positions", "rotary", "--rope", rope}, fragments);

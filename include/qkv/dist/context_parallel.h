@@ -69,8 +69,7 @@ class QKV_API ContextParallel {
   /// The rows of a sequence of `length` that this rank holds, in the order in which its tensors hold them.
   std::vector<Rows> rows(Index length) const;
 
-  /// out and lse of this rank's queries, as attention_forward; lse may be null. Weights are not supported
-  /// (UnsupportedError).
+  /// out and lse of this rank's queries, as attention_forward; lse may be null. It gives no weights.
   template <Operand Q> void forward(
       const Q& q, In<Q, 4> k, In<Q, 4> v, Out<Q, 4> out, SumsOut<Q, 3> lse, const AttentionOptions& options = {}) {
     run_forward(In<Q, 4>(q), k, v, out, lse, options);

@@ -203,7 +203,8 @@ class Layer(Module):
         type; prefill is a step with large n.
 
         Their keys and values are appended; each token attends to all up to itself. No dropout is applied, no backward kept. A token
-        whose keys a mask hides gets zeros, whatever empty_row is; a mask that does not fit is refused when tokens are appended already.
+        whose keys a mask hides gets NaN where empty_row is "nan", otherwise zeros, also where forward takes the mean; a mask that does not
+        fit is refused when tokens are appended already.
         """
         dtype = require_floats(x, "x", f"{type(self).__name__}.step")
         y, hides = empty(x, (*x.shape[:-1], self.output_dim), dtype), build_mask(4, mask=mask)
