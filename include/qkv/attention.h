@@ -96,13 +96,14 @@ struct AttentionOptions {
 };
 
 enum class WeightsKind {
-  kSoftmax,  ///< after softmax, before dropout: rows sum to 1 (0 where empty and kZero)
+  kSoftmax,  ///< after softmax, before dropout: rows sum to 1 (less with a sink; empty: by EmptyRow)
   kApplied,  ///< after dropout: what multiplied v
   kScores    ///< before softmax: s[i,j], after soft cap, biases and score_mod; -inf where not kept
 };
 
 /// Outputs of forward, each written in full. A null view is not computed; the bits of out do not depend on which
-/// others are requested. OptionError where nothing is requested, here or by a capture, and for lse without out.
+/// others are requested. OptionError where nothing is requested, here or by a capture (unless B, H or Tq is 0), and for
+/// lse or lse_low without out.
 /// weights take Tq x Tk numbers per head, and no other memory of that order is used. Requested together with out, they
 /// add at most half the time of forward alone while the exponentials of a strip and its tile fit 1.5 MiB (vectors of
 /// 64 bytes: about 11,000 keys where D and Dv are up to 128, 3,900 where they are 1,024); beyond that, and with
@@ -196,13 +197,14 @@ template <Operand Q> void attention_backward(const Q& q, In<Q, 4> k, In<Q, 4> v,
 /// Merges attention over disjoint sets of keys: outs[n] [B,H,Tq,Dv], lses[n] [B,H,Tq] -> out, lse. The order is fixed,
 /// and so are the bits. A part with lse = -inf changes nothing. lse_out = log sum_n exp(lse_n);  out = sum_n exp(lse_n
 /// - lse_out) out_n. 16-bit outs are summed in float and rounded once. Gradients: attention_backward of each part,
-/// given the merged out and lse.
+/// given the merged out and lse. Parts are computed without sinks, which each would count again. ShapeError: no part,
+/// sizes that differ, an out or lse that overlaps anything.
 template <Operand To> void merge_attention(std::span<const In<To, 4>> outs, std::span<const SumsIn<To, 3>> lses,
     To&& out, SumsOut<To, 3> lse, Context& context = Context::default_context()) {
   detail::merge<ElementOf<To>>(outs, lses, out, lse, context);
 }
 
-/// Describes what a call would do, without doing it.
+/// Describes what a call would do, without doing it; a mask's callback is called, since its tiles are counted.
 struct AttentionPlan {
   /// "tiled"; "decode": few queries, many keys; "lists": listed keys alone; "none". For a ragged batch whose sequences
   /// differ in this it is "tiled and decode", and the sizes below are those of the tiled sequences.
@@ -212,11 +214,11 @@ struct AttentionPlan {
   Index query_tile = 0;  ///< queries per work item
   Index key_tile = 0;    ///< keys per chunk; chunks are counted from key 0
   Index work_items = 0;
-  Index full_tiles = 0;      ///< tiles (query strip x key chunk) computed without a mask
-  Index partial_tiles = 0;   ///< tiles computed with a bitmap of the mask
-  Index skipped_tiles = 0;   ///< tiles that are never read
-  double forward_flops = 0;  ///< 2 * (D + Dv) per live pair
-  double backward_flops = 0;
+  Index full_tiles = 0;                    ///< tiles (query strip x key chunk) computed without a mask
+  Index partial_tiles = 0;                 ///< tiles computed with a bitmap of the mask
+  Index skipped_tiles = 0;                 ///< tiles that are never read
+  double forward_flops = 0;                ///< 2 * (D + Dv) per live pair
+  double backward_flops = 0;               ///< 2 * (3 D + 2 Dv) per live pair
   std::size_t forward_scratch_bytes = 0;   ///< per thread
   std::size_t forward_shared_bytes = 0;    ///< decode: partial results before merging; ragged: the order of sequences
   std::size_t backward_scratch_bytes = 0;  ///< per thread; dbias is counted where there is a bias
@@ -224,7 +226,7 @@ struct AttentionPlan {
   std::size_t backward_shared_bytes = 0;
   std::size_t position_bias_bytes = 0;  ///< shared, forward and backward: one number per head and distance
   std::size_t mask_bytes = 0;           ///< shared, forward and backward: two bits for each tile of a dense mask
-  std::vector<std::string> skipped;     ///< algorithms that were not chosen, each with its reason
+  std::vector<std::string> skipped;     ///< algorithms and instruction sets that were not chosen: "name: reason"
 };
 namespace detail {
 QKV_API AttentionPlan plan(
@@ -235,7 +237,8 @@ template <Operand Q> AttentionPlan attention_plan(const Q& q, In<Q, 4> k, In<Q, 
   return detail::plan(In<Q, 4>(q), k, v, options, context);
 }
 
-/// Fills factors [B, H, Tq, Tk] with what dropout multiplies weight (b, h, i, j) by: 0 or 65536/(65536-t).
+/// Fills factors [B, H, Tq, Tk] with what dropout multiplies weight (b, h, i, j) by: 0 or 65536/(65536-t); 1 where
+/// it is not active. OptionError for p, active or not.
 QKV_API void dropout_factors(const Dropout& dropout, View<float, 4> factors);
 
 // Usual mistakes in a call, each a sentence instead of the list of all overloads: these fit where none of those does.

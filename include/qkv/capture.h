@@ -5,7 +5,7 @@
 //   forward   w[i,j] = softmax(s[i,:])[j], before dropout (kWeights) or after it (kApplied)
 //   backward  w[i,j] * dw[i,j], where dw[i,j] = factor[i,j] * dout[i].v[j] is the gradient of the loss by w[i,j]
 //             (kGradient): attention times gradient, from which relevance maps are built (Chefer, Gur & Wolf 2021,
-//             arXiv:2103.15679, eq. 5)
+//             arXiv:2103.15679, eq. 5); 0 in a row that may attend to no key, whatever EmptyRow is
 //
 // Works for calls on views [B, H, T, D] and on caches (kv_cache.h), where Tk is the largest length and a map is laid
 // over the keys of each sequence; UnsupportedError in a ragged batch (varlen.h).

@@ -48,22 +48,23 @@ class QKV_API Executor {
 };
 
 /// The library's own pool: `threads` workers (the caller is one of them) that spin for 25 us, then sleep; rebuilt after
-/// fork.
+/// fork. OptionError unless threads is in 1 .. 1024.
 QKV_API std::shared_ptr<Executor> make_thread_pool(int threads);
 /// CPUs that this process may use: affinity and cgroup quota, at least 1.
 QKV_API int available_threads();
 
 struct ContextOptions {
-  int threads = 0;                       ///< 0: QKV_THREADS if set, otherwise available_threads().
-  std::optional<Isa> isa{};              ///< none: QKV_ISA if set, otherwise the fastest supported.
-  std::optional<Bits> bits{};            ///< none: QKV_BITS if set, otherwise kFast.
-  std::shared_ptr<Executor> executor{};  ///< none: a new pool of `threads`.
+  int threads = 0;             ///< 0: QKV_THREADS if set, otherwise the executor's concurrency, or available_threads()
+  std::optional<Isa> isa{};    ///< none: QKV_ISA if set, otherwise the fastest supported.
+  std::optional<Bits> bits{};  ///< none: QKV_BITS if set, otherwise kFast.
+  std::shared_ptr<Executor> executor{};  ///< none: a new pool of `threads`; its concurrency limits them
 };
 
 /// Thread-safe: several threads may compute with one context at once; results are bit-identical to those of one alone.
 /// One region runs on the executor at a time; a second caller computes on its own thread.
 class QKV_API Context {
  public:
+  /// OptionError: threads outside 0 .. 1024, an instruction set that cannot run here, a variable that cannot be read.
   explicit Context(ContextOptions options = {});
   ~Context();
   Context(const Context&) = delete;
@@ -78,6 +79,7 @@ class QKV_API Context {
 
   /// Calls body(item, worker) for every item in [0, items), which workers claim in ascending order, on at most
   /// threads() workers. worker < threads(). Serial when items < 2, when nested, or when another region is running.
+  /// The first exception of a body reaches the caller, after all workers have returned; items not begun are left out.
   void parallel_for(Index items, const std::function<void(Index item, int worker)>& body);
 
   /// Frees scratch memory that no running call holds.

@@ -13,8 +13,8 @@ namespace detail {
 QKV_API void convert(const AnyView& from, const AnyView& to, Context& context);
 }
 
-/// to = from: exactly from 16 bits to float; from float to 16 bits each number rounded once, to nearest even; NaN stays
-/// NaN.
+/// to = from, both of four axes and the same sizes: exactly from 16 bits to float; from float to 16 bits each number
+/// rounded once, to nearest even; NaN stays NaN.
 template <Operand From, Operand To>
   requires(std::is_same_v<ElementOf<From>, float> != std::is_same_v<ElementOf<To>, float> &&
            sizeof(ElementOf<From>) <= 4 && sizeof(ElementOf<To>) <= 4)

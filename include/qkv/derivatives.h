@@ -11,8 +11,8 @@
 // 1994 (Neural Computation 6, 147).
 //
 // A row without a key has tlse 0; its tout is computed like out, with tv instead of v; it adds nothing to gq, gk, gv,
-// gbias. Errors: those of attention_backward; UnsupportedError for a score_mod, whose slope has no derivative, and for
-// a capture; ShapeError where a tangent does not have the sizes of its input.
+// gbias. Errors: those of attention_backward; UnsupportedError for a score_mod, whose slope has no derivative, a
+// capture and a part; ShapeError where a tangent does not have the sizes of its input.
 #pragma once
 
 #include "qkv/attention.h"
@@ -51,9 +51,9 @@ template <class T> struct AttentionSecondGradients {
   View<const T, 3> dlse{};      ///< input, optional: the dlse that backward was passed
 };
 
-/// Gradients with respect to q, k, v, dout (bias, dlse) of <ddq, dq> + <ddk, dk> + <ddv, dv> + <ddbias, dbias>, where
-/// dq, dk, dv, dbias are what attention_backward computes from them. `cotangents` holds ddq, ddk, ddv, ddbias; out and
-/// lse are those that forward returned.
+/// Gradients with respect to q, k, v, dout (bias, sinks, position bias, dlse) of <ddq, dq> + <ddk, dk> + <ddv, dv> +
+/// <ddbias, dbias> + <ddsinks, dsinks> + <ddposition_bias, dposition_bias>, where dq, ... are what attention_backward
+/// computes. `cotangents` holds ddq, ...; a null one is zeros. out and lse are those that forward returned.
 QKV_API void attention_double_backward(View<const float, 4> q, View<const float, 4> k, View<const float, 4> v,
     View<const float, 4> out, View<const float, 3> lse, View<const float, 4> dout,
     const AttentionTangents<float>& cotangents, const AttentionSecondGradients<float>& gradients,

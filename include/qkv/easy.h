@@ -12,7 +12,7 @@
 
 namespace qkv::inline v0::easy {
 
-/// q is [B, H, T, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], the last axis first in memory; 0: as of q.
+/// q is [B, H, T, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], row-major. Hkv, Tk or Dv of 0: H, T or D.
 struct Shape {
   Index B = 1, H = 1, T = 1, D = 1;
   Index Hkv = 0, Tk = 0, Dv = 0;

@@ -113,6 +113,7 @@ class QKV_API KeyValue {
   Parts parts_;
 };
 
+/// What a layout does not read stays as it is here (OptionError).
 struct KVCacheConfig {
   Index num_kv_heads = 1;
   Index head_dim = 0;
@@ -151,7 +152,8 @@ class QKV_API KVCache {
     append_rows(sequences, In<K, 4>(k), v);
   }
 
-  /// Every sequence, in ascending order; or the given ones, in the given order.
+  /// Every sequence, in ascending order; or the given ones, in the given order: borrowed while the KeyValue is used.
+  /// OptionError for a number that is not the cache's.
   KeyValue key_value() const;
   KeyValue key_value(std::span<const Index> sequences) const;
 
@@ -212,9 +214,9 @@ QKV_API AttentionPlan plan(const AnyView& q, const KeyValue& kv, const Attention
 }  // namespace detail
 
 /// As attention_forward(q, k, v, ...), on a cache. q and out of 16 bits or float go with every storage but kF64, double
-/// with kF64 only. With at most 16 queries per key/value head (Tq * H/Hkv) every byte of the cache is read once and as
-/// it is stored. Weights and captures have max_length() keys; those beyond a sequence's length have no weight.
-/// UnsupportedError: EmptyRow::kMean, and dropout while training.
+/// with kF64 only. With at most 16 queries per key/value head (Tq * H/Hkv) and Bits::kFast every byte of the cache is
+/// read once and as it is stored. Weights and captures have max_length() keys; those beyond a sequence's length have no
+/// weight. UnsupportedError: EmptyRow::kMean, dropout while training, and a part.
 template <Operand Q> void attention_forward(const Q& q, const KeyValue& kv,
     const AttentionOutputs<ElementOf<Q>>& outputs, const AttentionOptions& options = {},
     Context& context = Context::default_context()) {

@@ -25,9 +25,9 @@
 // (2510.26692), Kimi Delta Attention: with a decay per channel; GLA's own gate is that without the delta rule.
 //
 // Errors: ShapeError (sizes, strides, an output that overlaps any other argument), OptionError (scale, a view that the
-// chosen form needs or cannot use), UnsupportedError (decay or delta rule without causal, delta rule or decay per
-// channel with normalization). Sizes: B, H, Tq or Tk may be 0; D, F and Dv may not. Thread safety: any number of
-// concurrent calls. When causal, a non-finite number in a token changes no result of an earlier token.
+// chosen form needs or cannot use), UnsupportedError (decay, delta rule or kRecurrent without causal, delta rule
+// or decay per channel with normalization). Sizes: B, H, Tq or Tk may be 0; D, F and Dv may not. Thread safety: any
+// number of concurrent calls. When causal, a non-finite number in a token changes no result of an earlier token.
 #pragma once
 
 #include <cstdint>

@@ -57,7 +57,8 @@ class QKV_API Mask {
   Mask(Mask&&) noexcept;
   Mask& operator=(Mask&&) noexcept;
 
-  /// keep(i, j) = j <= i + offset; offset 0 (kSquare, kTopLeft) or Tk - Tq (kBottomRight).
+  /// keep(i, j) = j <= i + offset; offset 0 (kSquare, kTopLeft) or Tk - Tq (kBottomRight). The
+  /// latter, of causal and window, is an OptionError beside key_lengths where Tq > 1: pass lengths[b] - Tq as offsets.
   static Mask causal(Align align = Align::kSquare);
   /// keep(b, i, j) = j <= i + offsets[b], for caches and key lengths. offsets [B].
   static Mask causal(std::span<const Index> offsets);
@@ -115,7 +116,7 @@ class QKV_API Mask {
 
   /// keep(b, h, i, j) = index[b, h, i, :] lists j: each query reads its own keys, and calls cost what is listed
   /// (docs/concepts/masks.md says when). index [B|1, H|Hkv|1, Tq, k], copied: keys in any order, each once, -1 for
-  /// none. A list of fewer heads than H serves H / heads query heads in turn. A key twice in a row, below -1, or not
+  /// none. Its heads divide H: query head h reads list h / (H / heads). A key twice in a row, below -1, or not
   /// below Tk is an OptionError.
   static Mask keys(View<const std::int32_t, 4> index);
 

@@ -36,6 +36,9 @@ class QKV_API PositionBias {
   /// No bias.
   PositionBias() = default;
 
+  /// OptionError: slopes that are not finite, buckets; ShapeError: rows of the table. A call throws ShapeError where
+  /// heads() is not H, OptionError for kSquare where Tq is not Tk and for a table of another type than its sums.
+  ///
   /// slopes [H], copied. Their gradient: dposition_bias [1, H].
   static PositionBias alibi(std::vector<double> slopes, Align align = Align::kSquare);
   /// table [num_buckets, H], borrowed; Hugging Face's relative_attention_bias.weight.

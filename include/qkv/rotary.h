@@ -41,7 +41,7 @@ struct RotaryOptions {
   double base = 10000;   ///< > 0, not 1
   RotaryLayout layout = RotaryLayout::kHalfSplit;
   RotaryScaling scaling = RotaryScaling::kNone;
-  double factor = 1;                         ///< >= 1
+  double factor = 1;                         ///< >= 1; kNone: 1
   Index original_context = 0;                ///< kYarn, kLlama3: context length in training, >= 1
   double beta_fast = 32, beta_slow = 1;      ///< kYarn: turns within original_context where the ramp ends and begins
   std::optional<double> attention_factor{};  ///< kYarn; none: 1 + 0.1 ln(factor)

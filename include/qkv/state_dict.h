@@ -40,7 +40,8 @@ struct AnyTensor {
   std::string shape() const { return shape_text(sizes.data(), static_cast<int>(sizes.size())); }
 };
 
-/// Copies, converting every dtype (f16 and bf16 exactly; f64 and 64-bit integers rounded to nearest).
+/// Copies, converting every dtype (f16 and bf16 exactly; f64 and 64-bit integers rounded to nearest). ShapeError
+/// where bytes and sizes disagree.
 QKV_API Tensor<float> to_f32(const AnyTensor& tensor);
 QKV_API Tensor<double> to_f64(const AnyTensor& tensor);
 /// Non-zero -> 1. For Mask::keep and Mask::drop.
@@ -62,6 +63,7 @@ class QKV_API StateDict {
 
   /// Throws OptionError when the name exists already.
   void add(std::string name, AnyTensor tensor);
+  /// Null where there is none. Valid until the next add.
   const AnyTensor* find(std::string_view name) const;
   /// Throws OptionError that lists the existing names.
   const AnyTensor& at(std::string_view name) const;

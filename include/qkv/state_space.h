@@ -9,7 +9,7 @@
 // which all channels share, are read where they lie. A [C, N]; B, C [B, T, G, N] of any strides, G groups of channels
 // (C % G == 0; Mamba has 1): channel c reads group c / (C / G). A number that does not depend on the token has a stride
 // of 0. States [B, C, N], of any strides. dt is passed as it multiplies: bias and softplus are the caller's, the gate
-// too. B, T and C may be 0, G and N not. A decay is infinite from exp(88.3) on, in f64 from exp(709.4).
+// too. B, T and C may be 0, G and N not. A decay is infinite from exp(88.38) on, in f64 from exp(709.44).
 //
 // The convolution: depthwise and causal, of few taps. Dao 2023, causal-conv1d.
 //   z[t, c] = bias[c] + sum over k < W of weight[c, k] x[t - W + 1 + k, c]       out = z, or z / (1 + e^-z) with silu

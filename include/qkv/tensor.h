@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "qkv/view.h"
@@ -30,10 +31,18 @@ template <class T> class Tensor {
   }
   Tensor(std::initializer_list<Index> sizes) : Tensor(std::vector<Index>(sizes)) {}
 
-  Tensor(Tensor&&) noexcept = default;
-  Tensor& operator=(Tensor&&) noexcept = default;
+  Tensor(Tensor&& other) noexcept { *this = std::move(other); }
+  /// `other` is left empty.
+  Tensor& operator=(Tensor&& other) noexcept {
+    sizes_ = std::exchange(other.sizes_, {});
+    count_ = std::exchange(other.count_, 0);
+    data_ = std::move(other.data_);
+    return *this;
+  }
 
+  /// A copy; empty where this is (created without sizes, or moved from).
   Tensor clone() const {
+    if (sizes_.empty() && count_ == 0) return {};
     Tensor copy(sizes_);
     std::copy_n(data_.get(), count_, copy.data_.get());
     return copy;

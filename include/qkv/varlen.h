@@ -14,10 +14,13 @@
 // numbers sequence b as first_sequence + b, and i and j count within it, so results are bit-identical to the sequence
 // alone under that first_sequence.
 //
-// Errors, in addition to those of attention_forward: offsets that do not start at 0, that decrease, or that do not end
-// at the number of tokens (ShapeError, OptionError). A call is one parallel region for any number of sequences; nothing
-// is allocated after the first call of a shape. Like FlashAttention's varlen interface (cu_seqlens), Dao 2022,
-// arXiv:2205.14135, and its repository.
+// Callbacks get the sequence as b, and i and j within it. What lists positions (dense masks, block maps, documents,
+// keys) must have each sequence's own Tq and Tk, so it serves batches of equal lengths.
+//
+// Errors, in addition to those of attention_forward: UnsupportedError for a capture and a part; offsets that do not
+// start at 0, that decrease, or that do not end at the number of tokens (ShapeError, OptionError). A call is one
+// parallel region for any number of sequences; nothing is allocated after the first call of a shape. Like
+// FlashAttention's varlen interface (cu_seqlens), Dao 2022, arXiv:2205.14135, and its repository.
 #pragma once
 
 #include "qkv/attention.h"

@@ -18,6 +18,10 @@ void check_options(Index head_dim, const RotaryOptions& o, Index rotary_dim) {
   check<OptionError>(o.base > 0 && o.base != 1 && std::isfinite(o.base), function,
       "base must be a number above 0, and not 1: got ", o.base);
   check<OptionError>(o.factor >= 1 && std::isfinite(o.factor), function, "factor must be at least 1: got ", o.factor);
+  check<OptionError>(
+      o.factor == 1 || o.scaling != RotaryScaling::kNone, function, "factor needs a scaling: got ", o.factor);
+  check<OptionError>(!o.attention_factor || o.scaling == RotaryScaling::kYarn, function,
+      "attention_factor is of kYarn: got ", o.attention_factor.value_or(1));
   check<OptionError>(o.scaling != RotaryScaling::kNtk || rotary_dim > 2, function,
       "NTK scaling needs a rotary_dim above 2: got ", rotary_dim);
   const bool by_context = o.scaling == RotaryScaling::kYarn || o.scaling == RotaryScaling::kLlama3;

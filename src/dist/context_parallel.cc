@@ -15,6 +15,7 @@ void check_gradients(const ParallelCall& call, const Gradients& g) {
   check_sizes(call.function, "out", out, q.size(0), q.size(1), q.size(2), v.size(3));
   check_sizes(call.function, "dout", dout, q.size(0), q.size(1), q.size(2), v.size(3));
   call.check_row_numbers("lse", lse);
+  check<UnsupportedError>(g.lse_low.is_null(), call.function, "lse_low is not read by several ranks: leave it out");
   if (!g.dlse.is_null()) call.check_row_numbers("dlse", g.dlse);
   beside("dq", g.dq, q, q.size(3));
   beside("dk", g.dk, k, k.size(3));
@@ -54,7 +55,7 @@ void ContextParallel::run_backward(const AnyView& q, const AnyView& k, const Any
   ParallelCall call{"ContextParallel::backward", transport_, options_, context_, options, {q, k, v, out, lse, dout}};
   call.agree({{"dq", given(g.dq)}, {"dk", given(g.dk)}, {"dv", given(g.dv)}, {"dk_sums", given(g.dk_sums)},
                  {"dv_sums", given(g.dv_sums)}, {"dbias", g.dbias.shape()}, {"dsinks", g.dsinks.shape()},
-                 {"dposition_bias", g.dposition_bias.shape()}, {"dlse", given(g.dlse)},
+                 {"dposition_bias", g.dposition_bias.shape()}, {"dlse", given(g.dlse)}, {"lse_low", given(g.lse_low)},
                  {"accumulate", g.accumulate ? "yes" : "no"}},
       [&] { check_gradients(call, g); });
   options_.method == Method::kUlysses ? backward_by_heads(call, g) : backward_by_keys(call, g);

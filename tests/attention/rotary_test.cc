@@ -145,6 +145,8 @@ TEST(Rotary, RefusesWhatCannotBe) {
   EXPECT_THROW(Rotary(8, {.base = std::nan("")}), OptionError);
   EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kLinear, .factor = 0.5}), OptionError);
   EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kYarn, .factor = 2}), OptionError);
+  EXPECT_THROW(Rotary(8, {.factor = 2}), OptionError);
+  EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kLinear, .factor = 2, .attention_factor = 1}), OptionError);
   EXPECT_THROW(Rotary(2, {.scaling = RotaryScaling::kNtk, .factor = 2}), OptionError);
   const Rotary rotary(8);
   Tensor<float> x({1, 2, 3, 8}), narrow({1, 2, 3, 6});

@@ -50,6 +50,19 @@ TEST(Tensor, RefusesSizesThatCanNotBe) {
   EXPECT_EQ(tensor.shape(), "[3, 2]");
 }
 
+TEST(Tensor, IsEmptyOnceItIsMovedFrom) {
+  Tensor<float> tensor({2, 3}), assigned;
+  const Tensor<float> moved = std::move(tensor);
+  assigned = moved.clone();
+  const Tensor<float> again = std::move(assigned);
+  EXPECT_EQ(again.shape(), "[2, 3]");
+  for (const Tensor<float>* empty : {&tensor, &assigned}) {  // NOLINT(bugprone-use-after-move): that is the test
+    EXPECT_EQ(empty->span().size(), 0U);
+    EXPECT_EQ(empty->clone().count(), 0);
+  }
+  EXPECT_EQ(Tensor<float>({0, 3}).clone().shape(), "[0, 3]");
+}
+
 TEST(View, OneSequenceShowsPackedTokens) {
   Tensor<float> packed({3, 2, 4});  // [T, H, D]
   for (Index n = 0; n < packed.count(); ++n) packed.data()[n] = static_cast<float>(n);

@@ -1,6 +1,7 @@
 // A sequence cut over ranks gives what one machine gives: bit for bit where promised, within the computed bound
 // otherwise.
 #include "cut_sequence.h"
+#include "support/errors.h"
 #include "support/forms/form.h"
 #include "support/part.h"
 
@@ -147,6 +148,22 @@ TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
         EXPECT_TRUE(same_bits(mine.dq, local_of(whole.gradients.views[0], mine.q_rows)));
       }
     }
+  });
+}
+
+TEST(CutSequence, RefusesWhatItDoesNotRead) {
+  const Tensor<float> x({1, 2, 8, 4}), lse({1, 2, 8});
+  dist::run_in_process(2, [&](Transport& transport) {
+    dist::ContextParallel parallel(transport);
+    const View<const float, 4> mine = x.view<4>().sliced(2, 0, 4);
+    const View<const float, 3> sums = lse.view<3>().sliced(2, 0, 4);
+    Tensor<float> dq({1, 2, 4, 4});
+    test::expect_error<UnsupportedError>(
+        [&] { parallel.backward(mine, mine, mine, mine, sums, mine, {.dq = dq, .lse_low = sums}); }, {"lse_low"});
+    AttentionOptions part;
+    part.part.first_head = 1;
+    test::expect_error<OptionError>(
+        [&] { parallel.forward(mine, mine, mine, dq, {}, part); }, {"part must be left alone"});
   });
 }
 

@@ -70,6 +70,20 @@ TEST(Forms, V2WithOutputHasNoV1) {
       "[SelfAttentionV1] an output projection must be in both forms or in neither: got one from SelfAttentionV2");
 }
 
+TEST(Forms, ParametersAreCopiedBetweenLayersOfTheSameSizes) {
+  const nn::GroupedQueryAttention one({.embed_dim = 32, .num_heads = 4, .num_kv_heads = 1, .head_dim = 8});
+  nn::GroupedQueryAttention other(
+      {.embed_dim = 32, .num_heads = 2, .num_kv_heads = 2, .head_dim = 8});  // 48 rows, both
+  test::expect_error<ShapeError>(
+      [&] { other.copy_parameters(one); }, {"num_kv_heads", "[32, 2, 2, 8]", "[32, 4, 1, 8]"});
+  nn::GroupedQueryAttention same(
+      {.embed_dim = 32, .num_heads = 4, .num_kv_heads = 1, .head_dim = 8, .bias = true, .seed = 5});
+  same.copy_parameters(one);
+  EXPECT_FALSE(same.has_bias());
+  const Tensor<float> x = test::random_tensor({1, 3, 32}, 1);
+  EXPECT_TRUE(test::same_bits(same.forward(x), one.forward(x)));
+}
+
 TEST(Forms, V3IsV4OutsideTraining) {
   nn::SelfAttentionV3 v3({.embed_dim = kDim, .seed = 3});
   nn::SelfAttentionV4 v4 = nn::to_v4(v3);

@@ -136,13 +136,20 @@ TEST(Sharding, ShardsOfShards) {
   const Index last = 3;
   for (const bool training : {false, true}) {
     layer.train(training);
-    const nn::ForwardOptions options{
-        .mask = Mask::keep(View<const std::uint8_t, 4>(keep)), .seed = 7, .cut = std::span(&last, 1)};
+    Tensor<float> weights, own_weights;
+    nn::ForwardOptions options{.mask = Mask::keep(View<const std::uint8_t, 4>(keep)),
+        .seed = 7,
+        .applied = &weights,
+        .cut = std::span(&last, 1)};
     const Tensor<float> y = layer.forward(x, options);
     Tensor<float> sum(y.sizes());
+    options.applied = &own_weights;
     for (Index part = 0; part < 4; ++part) {
       const nn::GroupedQueryAttention half = nn::shard(layer, part / 2, 2);
       add(sum, nn::shard(half, part % 2, 2).forward(x, options));
+      for (const Index b : {0, 1})
+        EXPECT_TRUE(std::ranges::equal(own_weights.span().subspan(static_cast<std::size_t>(b) * 81, 81),
+            weights.span().subspan(static_cast<std::size_t>(4 * b + part) * 81, 81)));
     }
     for (Index n = 0; n < y.count(); ++n) ASSERT_NEAR(sum.data()[n], y.data()[n], 1e-6) << training << " at " << n;
   }

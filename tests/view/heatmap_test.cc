@@ -128,6 +128,8 @@ TEST(HeadStatistics, NamesWhatAHeadDoes) {
   EXPECT_EQ(even.largest, 0.25);
   EXPECT_EQ(head_statistics(nan_map(), 0, 0).rows, 1);
   EXPECT_EQ(head_statistics(nan_map(), 0, 0).first, 1);
+  for (const auto& [layer, head] : {std::pair<Index, Index>{1, 0}, {-1, 0}, {0, 2}, {0, -1}})
+    EXPECT_THROW(head_statistics(map, layer, head), OptionError);
 }
 
 TEST(Characters, SplitsUtf8AndKeepsBrokenBytes) {

@@ -53,9 +53,10 @@ struct Rows {
 QKV_API std::vector<Rows> rows_of_rank(const ContextParallelOptions& cut, Index length, int rank, int ranks);
 
 /// One rank's end. All ranks make one with the same options and call the same functions in the same order; a rank whose
-/// shapes, options, version or instruction set differ is a MismatchError with the same text on every rank, before
-/// anything is computed (agree.h). Errors: MismatchError, TransportError, and those of attention_forward and
-/// attention_backward.
+/// shapes, numbers among the options, version or instruction set differ is a MismatchError with the same text on every
+/// rank, before anything is computed (agree.h). Not compared, so it must be the same: numbers inside masks, biases and
+/// sinks, the kind of a position bias, callbacks. H and Hkv may not be 0. Errors: MismatchError, TransportError,
+/// OptionError (part), and those of attention_forward and attention_backward.
 ///
 /// Tensors are those of attention.h with local rows: rows(T) one after the other. Biases, masks, sinks and
 /// AttentionOptions::part are of the whole problem; `part` must be left alone, captures are not supported
@@ -74,7 +75,8 @@ class QKV_API ContextParallel {
       const Q& q, In<Q, 4> k, In<Q, 4> v, Out<Q, 4> out, SumsOut<Q, 3> lse, const AttentionOptions& options = {}) {
     run_forward(In<Q, 4>(q), k, v, out, lse, options);
   }
-  /// Gradients of this rank's rows, as attention_backward; out and lse are those that forward gave.
+  /// Gradients of this rank's rows, as attention_backward; out and lse are those that forward gave. UnsupportedError
+  /// for lse_low.
   template <Operand Q> void backward(const Q& q, In<Q, 4> k, In<Q, 4> v, In<Q, 4> out, SumsIn<Q, 3> lse, In<Q, 4> dout,
       const AttentionGradients<ElementOf<Q>>& gradients, const AttentionOptions& options = {}) {
     run_backward(In<Q, 4>(q), k, v, out, lse, dout, qkv::detail::any(gradients), options);

@@ -26,7 +26,7 @@ QKV_API StateDict parse_safetensors(std::span<const std::byte> bytes);
 
 /// The header lists the tensors in the order of `state`; the data is sorted by element size, largest first, so that
 /// each tensor is aligned. Throws OptionError for a name or metadata text that the format cannot hold, ShapeError when
-/// a tensor's bytes and sizes disagree.
+/// a tensor's bytes and sizes disagree, UnsupportedError above the limits of reading.
 QKV_API std::vector<std::byte> write_safetensors(const StateDict& state);
 /// Atomic (file.h).
 QKV_API void save_safetensors(const std::filesystem::path& path, const StateDict& state);

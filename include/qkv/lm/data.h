@@ -43,8 +43,9 @@ class QKV_API BatchSource {
   /// --task same: fresh random ids below `alphabet`; the target at i is where the character at i last stood before: the
   /// id j % alphabet for position j, kNoTarget where it is new.
   static BatchSource same(Index alphabet, BatchShape shape, std::uint64_t seed);
-  /// --task induction: a random string of between T / 4 and T / 2 different characters, again and again; the target is
-  /// the next character where the string has been there once, kNoTarget before. context and alphabet at least 4.
+  /// --task induction: a random string of T / 4 + 1 to T / 2 different characters, or of as many as the alphabet has,
+  /// again and again; the target is the next character where the string has been there once, kNoTarget before.
+  /// OptionError unless context and alphabet are at least 4.
   static BatchSource induction(Index alphabet, BatchShape shape, std::uint64_t seed);
   /// --task masked: windows in which 15 % of the characters (at least one per row) are replaced by the id mask_id, as
   /// in BERT; the target is the replaced character, kNoTarget elsewhere.

@@ -57,7 +57,8 @@ QKV_API double log_probability(std::span<const float> logits, Index id);
 /// softmax(logits) [V], computed in double.
 QKV_API std::vector<float> probabilities(std::span<const float> logits);
 
-/// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id or invalid options.
+/// The ids that follow the prompt. Throws OptionError for an empty prompt, an unknown id, invalid options and logits
+/// that are not finite.
 QKV_API std::vector<Index> generate(const AttentionLM& model, std::span<const Index> prompt,
     const GenerateOptions& options = {}, Context& context = Context::default_context());
 

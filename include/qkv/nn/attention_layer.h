@@ -65,7 +65,8 @@ class QKV_API AttentionLayer : public Layer {
   /// The span over which q and k are normalised, as created or as in the loaded file.
   QkNorm qk_norm() const;
   bool masks_have_heads() const override { return form_.heads; }
-  /// As it was created, with the form's defaults in it and 0 for what the form does not read.
+  /// As it was created, with the form's defaults in it. A size that the form does not read is what follows from the
+  /// others (one head, head_dim = width / num_heads, ...), not what was given. The biases of a file: has_bias().
   const LayerConfig& config() const { return config_; }
 
   void forward_into(
@@ -95,8 +96,9 @@ class QKV_API AttentionLayer : public Layer {
   /// [1, 1, T, T], inv_freq) are left out. The file decides about biases and an optional output projection.
   void load_state_dict(const StateDict& state, std::string_view prefix = {}) override;
 
-  /// Copies the parameters of a layer of the same sizes; names stay. OptionError when only one of the two has a
-  /// parameter.
+  /// Copies the parameters of a layer of the same embed_dim, num_heads, num_kv_heads and head_dim (ShapeError); names
+  /// stay. Biases and norms are there afterwards where `from` has them; an output projection too where the form allows
+  /// it, otherwise OptionError. Gradients become 0, and what parameters() gave before is no longer valid.
   void copy_parameters(const AttentionLayer& from);
 
   /// The implementation: src/nn/attention/run.h, sharding.cc.

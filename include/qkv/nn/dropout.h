@@ -13,7 +13,7 @@ namespace qkv::inline v0::nn {
 
 /// y [B, T, E] = x * factor: a dropped NaN stays NaN, as in PyTorch. y may be x. An inactive dropout copies.
 /// `tokens` [T]: the number t of each token in its sequence; empty: 0, 1, ... ShapeError, OptionError as for
-/// attention's dropout.
+/// attention's dropout, where it is active.
 QKV_API void apply_dropout(View<const float, 3> x, View<float, 3> y, const Dropout& dropout,
     Context& context = Context::default_context(), std::span<const Index> tokens = {});
 QKV_API void apply_dropout(View<const BFloat16, 3> x, View<BFloat16, 3> y, const Dropout& dropout,

@@ -118,7 +118,8 @@ class QKV_API Layer : public Module {
   bool training_ = false;
 };
 
-/// Options of make_layer. Each layer reads those that concern it; `none` is the layer's own default.
+/// Options of make_layer. Each layer reads those that concern it and no others: not num_kv_heads of "mha", output_proj
+/// of all but "v2", causal of "average" and "fixed-weights". `none` is the layer's own default.
 struct LayerConfig {
   Index embed_dim = 0;
   Index num_heads = 0;                         ///< mha, grouped-query: required

@@ -17,7 +17,7 @@ class QKV_API LayerNorm : public Affine {
   /// weight 1, bias 0.
   explicit LayerNorm(const LayerNormOptions& options);
 
-  /// y [M, E] from x [M, E]. Means and variances are summed in f64.
+  /// y [M, E] from x [M, E], which it may be. Means and variances are summed in f64.
   void forward(View<const float, 2> x, View<float, 2> y, Context& context = Context::default_context()) const;
 
   /// From x and dy [M, E]: dx [M, E] overwritten (may be dy itself); dweight, dbias += in one order for any number of

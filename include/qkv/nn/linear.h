@@ -2,6 +2,7 @@
 // or tiles where the CPU has instructions for them, otherwise widened to f32. Bit-identical for any number of threads.
 //
 // Shapes: M rows (tokens), K = in_features, N = out_features. The last axis of every view has stride 1.
+// ShapeError: sizes, strides; that outputs overlap no input is not checked.
 #pragma once
 
 #include "qkv/context.h"
@@ -47,8 +48,8 @@ class QKV_API Linear : public Affine {
 /// f32. y [M, N] = x [M, K] weight [N, K]^T + bias [N] (null: none). Rows as above; overwrites y. bits: where the
 /// context's are kFast, whether a row of y has the same bits for any number of rows beside it.
 ///
-/// Backward: dx [M, K] = dy [M, N] weight (null: not wanted); dweight [N, K] += dy^T x; dbias [N] += column sums of dy
-/// (null: not wanted).
+/// Backward: dx [M, K] = dy [M, N] weight (null: not wanted); dweight [N, K] += dy^T x (likewise); dbias [N] += column
+/// sums of dy (null: not wanted).
 #define QKV_DECLARE(T)                                                                                              \
   QKV_API void linear_forward(View<const T, 2> x, View<const T, 2> weight, View<const float, 1> bias, View<T, 2> y, \
       Context& context = Context::default_context(), Bits bits = Bits::kFast);                                      \

@@ -38,7 +38,7 @@ class QKV_API Mlp : public Module {
   /// x, y [M, E]
   void forward(
       View<const float, 2> x, View<float, 2> y, MlpSaved& saved, Context& context = Context::default_context()) const;
-  /// dx [M, E] overwritten; parameter gradients +=.
+  /// dx [M, E] overwritten (null: not wanted); parameter gradients +=.
   void backward(View<const float, 2> x, View<const float, 2> dy, View<float, 2> dx, MlpSaved& saved,
       Context& context = Context::default_context());
 

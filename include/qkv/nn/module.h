@@ -13,7 +13,7 @@
 namespace qkv::inline v0::nn {
 
 /// One named parameter and its gradient: views of memory that the module owns, both contiguous and of `sizes`.
-/// Valid until the module is loaded, moved or destroyed.
+/// Valid until the module is loaded, moved, assigned to or destroyed, or copy_parameters is called on it.
 struct Parameter {
   std::string name;  ///< as in files, e.g. "query_proj.weight"
   std::vector<Index> sizes;

@@ -15,9 +15,9 @@ namespace qkv::inline v0::nn {
 /// Shard `part` of `parts` of a layer with an output projection: its H / parts query heads and the key/value heads
 /// that they read. parts divides H, and divides Hkv or is a multiple of it (then shards share a key/value head, each
 /// with a copy). Only part 0 has the output's bias. Norms over each head are copied. Dropout drops what it drops in
-/// the whole, given the same seed: on weights by the whole's heads, on the output in every shard's part of it; capture
-/// of a shard whose weights are dropped is an UnsupportedError. A mask with an axis of heads has the whole's; in a
-/// capture, and in step(), the shard's own. Shards may be cut again: heads keep their numbers in the first whole.
+/// the whole, given the same seed: on weights by the whole's heads, on the output in every shard's part of it. A mask
+/// with an axis of heads has the whole's; in step() the shard's own. Shards may be cut again: heads keep their numbers
+/// in the first whole.
 /// OptionError when parts does not divide; UnsupportedError for norms over the whole vector, which no shard holds.
 QKV_API GroupedQueryAttention shard(const AttentionLayer& whole, Index part, Index parts);
 

@@ -28,7 +28,8 @@ struct AttentionMap {
   Index kv_len() const { return weights.size(3); }
 };
 
-/// A map of one layer, copied from a view. `tokens` labels both axes of self-attention; empty: they are numbered.
+/// A map of one layer [H, Tq, Tk], or of several, copied from a view; of a tensor pass view<3>() or view<4>(). `tokens`
+/// labels both axes of self-attention; empty: they are numbered. Throws as check_map.
 QKV_API AttentionMap make_map(View<const float, 3> weights,  // [H, Tq, Tk]
     std::vector<std::string> tokens = {}, std::string title = {});
 QKV_API AttentionMap make_map(View<const float, 4> weights,  // [L, H, Tq, Tk]
@@ -61,7 +62,7 @@ enum class Theme { kLight, kDark };
 /// Percentages inside cells: where they fit, or never.
 enum class CellNumbers { kWhereTheyFit, kNever };
 
-/// Options of every picture.
+/// Options of every picture. OptionError for a layer or head that is not there.
 struct MapOptions {
   std::vector<Index> layers{};  // which layers, in this order; none means all
   std::vector<Index> heads{};   // which heads of each layer, in this order; none means all
@@ -110,6 +111,7 @@ struct HeadStatistics {
   Index rows = 0;       // rows counted
 };
 
+/// OptionError for a layer or head that is not there.
 QKV_API HeadStatistics head_statistics(const AttentionMap& map, Index layer, Index head);
 
 }  // namespace qkv::inline v0::view

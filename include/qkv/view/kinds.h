@@ -25,7 +25,7 @@ namespace qkv::inline v0::view {
 /// One sequence of a call of attention: what weights of its pairs follow from, and the statistics of its rows. Query i
 /// stands at key i + offset.
 ///   weight(h, i, j) = exp(softcap(scale q_i.k_j) + bias - lse_i) where the mask keeps (i, j)
-struct HeadCall {
+struct QKV_API HeadCall {
   View<const float, 3> q, k;                     ///< [H, Tq, D], [Hkv, Tk, D], last axis contiguous
   View<const double, 2> lse, entropy{}, sink{};  ///< [H, Tq]; entropy: for kinds; sink: null where there is none
   double scale = 1, softcap = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/check.h"
 #include "qkv/kv_cache.h"
@@ -47,11 +48,19 @@ inline KVCacheConfig checked(KVCacheConfig c) {
         "page_size ",
         c.page_size, ", pages ", c.pages, ", capacity ", c.capacity);
   }
-  for (const auto& [name, of_ring] : {std::pair{"window, the keys that a query of a ring sees,", c.window},
-           std::pair{"first, the tokens that a ring pins,", c.first}}) {
-    check<OptionError>(of_ring == 0 || (c.layout == CacheLayout::kRing && of_ring > 0), function, name,
-        " must not be negative, and 0 for other layouts: got ", of_ring);
-  }
+  check<OptionError>(c.first >= 0, function, "first must not be negative: got ", c.first);
+  const bool ring = c.layout == CacheLayout::kRing, paged = c.layout == CacheLayout::kPaged;
+  const KVCacheConfig none;
+  const std::tuple<const char*, Index KVCacheConfig::*, bool> of_layouts[] = {
+      {"window is of a ring", &KVCacheConfig::window, ring},
+      {"max_append is of a ring", &KVCacheConfig::max_append, ring},
+      {"first is of a ring", &KVCacheConfig::first, ring},
+      {"capacity is not of a ring", &KVCacheConfig::capacity, !ring},
+      {"page_size is of a paged cache", &KVCacheConfig::page_size, paged},
+      {"pages is of a paged cache", &KVCacheConfig::pages, paged}};
+  for (const auto& [what, member, reads] : of_layouts)
+    check<OptionError>(
+        reads || c.*member == none.*member, function, what, ": leave it at ", none.*member, ": got ", c.*member);
   // Sums and products of these do not overflow; memory that cannot be had is reported where it is allocated.
   for (const Index n : {c.num_kv_heads, c.head_dim, c.v_head_dim, c.max_sequences, c.capacity, c.window, c.max_append,
            c.first, c.page_size, c.pages}) {

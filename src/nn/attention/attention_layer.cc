@@ -169,8 +169,13 @@ std::vector<Parameter> AttentionLayer::parameters() {
 }
 
 void AttentionLayer::copy_parameters(const AttentionLayer& from) {
-  check<OptionError>(from.values_.in_weight.sizes() == values_.in_weight.sizes(), form_.type,
-      "layers must have the same sizes: got ", values_.in_weight, " from ", from.values_.in_weight);
+  const auto sizes = [](const LayerConfig& c) {
+    return std::array{c.embed_dim, c.num_heads, c.num_kv_heads, c.head_dim};
+  };
+  const auto own = sizes(config_), theirs = sizes(from.config_);
+  check<ShapeError>(
+      own == theirs, form_.type, "layers must have the same embed_dim, num_heads, num_kv_heads and head_dim: got ",
+      [&] { return shape_text(own.data(), 4); }, " from ", [&] { return shape_text(theirs.data(), 4); });
   check<OptionError>(from.has_output_projection() ? form_.output != OutputProjection::kNone
                                                   : form_.output != OutputProjection::kRequired,
       form_.type, "an output projection must be in both forms or in neither: got ",

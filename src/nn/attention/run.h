@@ -141,8 +141,7 @@ template <class T> struct AttentionLayer::Run {
     inner.mask = options.causal.value_or(*l.config_.causal) ? l.causal_ & options.mask : options.mask;
     inner.empty_row = options.empty_row.value_or(*l.config_.empty_row);
     inner.dropout = {static_cast<double>(*l.config_.dropout), options.seed, l.training(), options.first_sequence};
-    const bool captures = options.weights != nullptr || options.applied != nullptr;  // not of a part
-    if (l.whole_heads_ > 0 && (inner.dropout.active() || !captures)) {
+    if (l.whole_heads_ > 0) {
       inner.part.first_head = l.first_head_;
       inner.part.heads = l.whole_heads_;
     }

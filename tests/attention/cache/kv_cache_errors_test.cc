@@ -78,7 +78,7 @@ TEST(KVCache, AFullCacheTakesNothingOfABatch) {
   for (const CacheLayout layout : {CacheLayout::kContiguous, CacheLayout::kPaged}) {
     KVCacheConfig config = small_config(layout);
     config.capacity = 9;
-    config.pages = 5;  // of 4 tokens: two each, and one
+    if (layout == CacheLayout::kPaged) config.pages = 5;  // of 4 tokens: two each, and one
     KVCache cache(config);
     Random random(13);
     const Index second = 1;
@@ -107,10 +107,14 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses({.head_dim = 4}, "capacity of at least 1 token: got 0");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing}, "a window and max_append of at least 1: got 0, 1");
   refuses({.head_dim = 4, .layout = CacheLayout::kPaged}, "pages 0");
-  refuses(
-      {.head_dim = 4, .capacity = 9, .first = 1}, "first, the tokens that a ring pins, must not be negative, and 0");
+  // What the layout does not read.
+  refuses({.head_dim = 4, .capacity = 9, .first = 1}, "first is of a ring: leave it at 0: got 1");
+  refuses({.head_dim = 4, .capacity = 9, .window = 2}, "window is of a ring");
+  refuses({.head_dim = 4, .capacity = 9, .max_append = 2}, "max_append is of a ring: leave it at 1: got 2");
+  refuses({.head_dim = 4, .capacity = 9, .page_size = 8}, "page_size is of a paged cache: leave it at 64: got 8");
+  refuses({.head_dim = 4, .capacity = 9, .pages = 2}, "pages is of a paged cache");
+  refuses({.head_dim = 4, .layout = CacheLayout::kRing, .capacity = 9, .window = 4}, "capacity is not of a ring");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = 4, .first = -1}, "got -1");
-  refuses({.head_dim = 4, .capacity = 9, .window = 2}, "window, the keys that a query of a ring sees, must not");
   refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
   // Sums and products that overflow.
   constexpr Index largest = std::numeric_limits<Index>::max(), large = Index{1} << 39;
