@@ -143,7 +143,7 @@ def runs(pages):
 def main():
     pages, checks = newest(), sys.argv[1:] == ["--check"]
     if sys.argv[1:] and not checks:
-        sys.exit(__doc__)
+        sys.exit(print(__doc__) if sys.argv[1] in ("-h", "--help") else __doc__)
     for path, table in ((ROOT / "README.md", benchmark), (FOLDER / "README.md", runs)):
         text = path.read_text(encoding="utf-8")
         marked = re.search(MARKED.format(table.__name__.upper()), text, re.DOTALL)

@@ -15,6 +15,7 @@ usage() {
   sed -n '2,/^# shellcheck/{/^# shellcheck/d;s/^# \{0,1\}//;p}' "scripts/${1##*/}"
   exit 0
 }
+case "${1:-}" in --help | -h) usage "$0" ;; esac
 
 # package | a program, a header in <> or a package of pkg-config after =, that shows it is there | what it is for
 readonly build_needs='

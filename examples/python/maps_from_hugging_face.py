@@ -1,6 +1,6 @@
 """Attention maps of a Hugging Face model without output_attentions=True: statistics of every head, and a picture.
 
-    pip install 'qkv[transformers]' && python maps_from_hugging_face.py [map.svg]
+    pip install '.[transformers]' && python maps_from_hugging_face.py [map.svg]
 
 A small GPT-2 with random weights, so nothing is downloaded; it is trained for a few seconds with qkv's backward. For weights
 of your own: AutoModelForCausalLM.from_pretrained(name, attn_implementation="qkv") and a tokenizer's output as inputs.

@@ -91,8 +91,8 @@ float top_weight(const AttentionMap& map, const MapOptions& options) {
 
 HeadStatistics head_statistics(const AttentionMap& map, Index layer, Index head) {
   check<OptionError>(layer >= 0 && layer < map.num_layers() && head >= 0 && head < map.num_heads(), "head_statistics",
-      "layer and head must be in 0 .. ", map.num_layers() - 1, " and 0 .. ", map.num_heads() - 1, ": got ", layer, " and ",
-      head);
+      "layer and head must be in 0 .. ", map.num_layers() - 1, " and 0 .. ", map.num_heads() - 1, ": got ", layer,
+      " and ", head);
   const View<const float, 4> weights = map.weights.view<4>();
   const Index offset = map.kv_len() - map.q_len();
   HeadStatistics sum;

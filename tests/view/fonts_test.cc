@@ -18,7 +18,7 @@ TEST(Fonts, ABuildDrawsOrSaysWhatToDo) {
       continue;
     }
     test::expect_error<UnsupportedError>(
-        [&] { render(map); }, {".svg", "qkv[plot]", "-DQKV_TEXT=pango", "libpango1.0-dev"});
+        [&] { render(map); }, {".svg", "pip install matplotlib", "-DQKV_TEXT=pango", "libpango1.0-dev"});
   }
 }
 

@@ -44,7 +44,7 @@ QKV_API bool draws_text();
 
 /// The way out without it.
 inline constexpr std::string_view kWithoutText =
-    "write .svg or .html; in Python qkv.plot draws both with matplotlib (pip install 'qkv[plot]'); or build with "
+    "write .svg or .html; in Python qkv.plot draws both with matplotlib (pip install matplotlib); or build with "
     "-DQKV_TEXT=pango (Debian: libpango1.0-dev); a wheel for x86_64 needs Pango itself (Debian: libpangocairo-1.0-0)";
 
 /// A character that no installed font has: PNG and PDF show a box with its number.

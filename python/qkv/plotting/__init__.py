@@ -1,5 +1,5 @@
 """Pictures of attention: rows are queries, columns keys, colour the weight. SVG and one offline HTML page are drawn by qkv itself;
-PNG and PDF too where it was built with Pango, otherwise by matplotlib (``pip install 'qkv[plot]'``), as figures always are. The
+PNG and PDF too where it was built with Pango, otherwise by matplotlib (``pip install matplotlib``), as figures always are. The
 weights come from ``qkv.attention(..., weights="all")``.
 """
 
@@ -87,7 +87,7 @@ class Picture:
             drawn = self._core.png(pixel_ratio) if kind == "png" else self._core.pdf()
         elif (figure := self._new_figure()) is None:  # not self.figure: its layout moves a little each time it is drawn
             raise ImportError(
-                "[plot] PNG and PDF need matplotlib here: pip install 'qkv[plot]', or write .svg or .html", name="matplotlib"
+                "[plot] PNG and PDF need matplotlib here: pip install matplotlib, or write .svg or .html", name="matplotlib"
             )
         else:
             drawn, missing = _figure.saved(figure, kind, pixel_ratio)

@@ -202,7 +202,7 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
         assert picture.png().startswith(b"\x89PNG")
         return
     for draw in (picture.png, picture.pdf):
-        with pytest.raises(ImportError, match=r"pip install 'qkv\[plot\]', or write .svg or .html"):
+        with pytest.raises(ImportError, match=r"pip install matplotlib, or write .svg or .html"):
             draw()
     with pytest.raises(qkv.UnsupportedError, match=r"without Pango: write .svg or .html; .*qkv\[plot\].*QKV_TEXT=pango"):
         picture._core.png(1.0)
