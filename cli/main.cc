@@ -42,7 +42,7 @@ class CalmFormatter : public CLI::Formatter {
 
   /// CLI11 shows a flag's default in braces; here the description says it.
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
-    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    std::string name = is_positional ? option->get_type_name() : CLI::Formatter::make_option_name(option, false);
     for (std::size_t open = name.find('{'); open != std::string::npos; open = name.find('{')) {
       const std::size_t close = name.find('}', open);
       name.erase(open, close == std::string::npos ? close : close - open + 1);
@@ -54,7 +54,8 @@ class CalmFormatter : public CLI::Formatter {
   /// are broken.
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return {};
-    return " " + option->get_type_name() + (option->get_expected_max() > 1 && option->get_positional() ? " ..." : "") +
+    const bool bare = option->get_positional();  // its name is all
+    return (bare ? "" : " " + option->get_type_name()) + (option->get_expected_max() > 1 && bare ? " ..." : "") +
            (option->get_required() ? said(" REQUIRED") : "");
   }
 
@@ -130,6 +131,24 @@ std::string empty_value(const CLI::App& command, int argc, char** argv) {
   return {};
 }
 
+/// What is wrong with a command line: CLI11's words, or the tool's where CLI11 has its own names or another order.
+std::string wrong_use(const CLI::App& command, const std::string& text, int argc, char** argv) {
+  if (const std::vector<std::string> unknown = command.remaining(); !unknown.empty()) {
+    const std::string& word = unknown.front();
+    if (word.starts_with('-')) return "no option is called " + word.substr(0, word.find('='));
+    const auto at = std::find(argv + 1, argv + argc, word);
+    const CLI::Option* const flag = command.get_option_no_throw(at[-1]);
+    const bool meant = flag != nullptr && flag->get_expected_max() == 0 && !flag->get_disable_flag_override();
+    return "the word " + escaped(word) + " was not expected" + (meant ? ": write " + (at[-1] + ("=" + word)) : "");
+  }
+  if (const std::size_t at = text.find(" was given a disallowed flag override"); at != std::string::npos)
+    return (at == 1 ? "-" : "--") + text.substr(0, at) + " takes no value";  // CLI11 has the bare name
+  constexpr std::string_view kRequired = ": 1 required ", kMissing = " missing";
+  const std::size_t at = text.find(kRequired), type = at + kRequired.size();
+  if (at == std::string::npos || !text.ends_with(kMissing)) return text;
+  return text.substr(0, at) + " needs a value: " + text.substr(type, text.size() - kMissing.size() - type);
+}
+
 int main_of(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
   const Speaking speaking(speaks_chinese(first) ? language(argc, argv) : nullptr);
@@ -156,9 +175,16 @@ int main_of(int argc, char** argv) {
     runs.emplace_back(one, command.declare(add));
   }
 
-  std::string chosen;
   if (first.empty())
     return complain({}, "a command is required: " + names_of_commands() + " (see qkv --help)", kWrongUse);
+  const std::string option = first.substr(0, first.find('='));
+  if (first[0] == '-' && option != "-h" && option != "--help" && option != "--version") {
+    const bool known =
+        std::ranges::any_of(runs, [&](const auto& one) { return one.first->get_option_no_throw(option) != nullptr; });
+    const std::string text =
+        known ? option + " stands behind the command: qkv COMMAND " + option : "no option is called " + option;
+    return complain({}, text + " (see qkv --help)", kWrongUse);
+  }
   if (first[0] != '-' && std::ranges::find(commands(), first, &Command::name) == commands().end()) {
     return complain({}, "no command is called " + escaped(first) + ": there are " + names_of_commands(), kWrongUse);
   }
@@ -169,11 +195,9 @@ int main_of(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    for (const CLI::App* one : app.get_subcommands()) chosen = one->get_name();
-    std::string text = error.what();
-    const std::size_t at = text.find(" was given a disallowed flag override");  // CLI11's words, after a bare name
-    if (at != std::string::npos) text = (at == 1 ? "-" : "--") + text.substr(0, at) + " takes no value";
-    return complain(chosen, text + " (see qkv " + (chosen.empty() ? "" : chosen + " ") + "--help)", kWrongUse);
+    if (named == runs.end()) return complain({}, error.what() + std::string(" (see qkv --help)"), kWrongUse);
+    const std::string text = wrong_use(*named->first, error.what(), argc, argv);
+    return complain(first, text + " (see qkv " + first + " --help)", kWrongUse);
   }
   for (const auto& [one, run] : runs) {
     if (!one->parsed()) continue;

@@ -121,7 +121,7 @@ int run_bench(const BenchOptions& options) {
 }
 
 void declare_bench(Options& add, BenchOptions& options) {
-  add("CASE NAME", &options.cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)");
+  add("CASE", &options.cases, "Cases by name or its beginning, such as fwd-f32-d64 (default: the suite)");
   add("--suite NAME", &options.suite,
       "quick: half a minute; full: everything, minutes; or one group: forward, backward, bf16, decode, options, "
       "weights, "

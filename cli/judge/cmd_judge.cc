@@ -200,7 +200,7 @@ int run_judge(const JudgeOptions& asked) {
 }
 
 void declare_judge(Options& add, JudgeOptions& options) {
-  add("FILE FILE.py", &options.file, "A Python file; FILE:NAME one class or function of it");
+  add("FILE FILE[:NAME]", &options.file, "A Python file; FILE:NAME one class or function of it");
   add.heading("What it is, where that is not clear");
   add("--task NAME", &options.task, "What the code is to compute: a name of qkv practice");
   add("--map NAME=YOURS", &options.map, "A parameter or argument of the task by your name for it; may be repeated");

@@ -41,6 +41,8 @@ TEST_F(House, EveryCommandHelpsWithAnExample) {
     EXPECT_NE(help.find(std::string("Example:\n  qkv ") + name), std::string::npos) << help;
     EXPECT_EQ(help.find("Excludes:"), std::string::npos) << help;
   }
+  EXPECT_NE(output({"judge", "--help"}).find("\n  FILE[:NAME]   "), std::string::npos);
+  EXPECT_NE(output({"mask", "--help"}).find("\n  EXPR REQUIRED   "), std::string::npos);
   for (const char* name : {"attend", "layer", "train", "generate", "map", "bench"}) {
     const std::string help = output({name, "--help"});
     EXPECT_NE(help.find("--threads"), std::string::npos) << name;
@@ -57,7 +59,11 @@ TEST_F(House, WrongUseIsOneLineAndTwo) {
   expect_refused({"nonsense"}, {"\"nonsense\"", "attend"});
   expect_refused({"attend"}, {"--out"});
   expect_refused({"attend", "--nonsense"}, {"qkv attend --help"});
-  expect_refused({"info", "--threads", "0"}, {"qkv info"});
+  expect_refused("info --threads 0", {"qkv info: no option is called --threads (see qkv info --help)"});
+  expect_refused("info zh --json=3", {"the word \"zh\" was not expected"});
+  expect_refused("--json info", {"qkv: --json stands behind the command: qkv COMMAND --json"});
+  expect_refused("--lang zh --help", {"--lang stands behind the command"});
+  expect_refused({"-x"}, {"no option is called -x"});
   expect_refused({"train", "--steps", "many"}, {"--steps"});
   expect_refused({"train", "--task", "guess"}, {"guess", "previous"});
   expect_refused({"bench", "nonsense"}, {"\"nonsense\"", "fwd, bwd, decode", "--list"});
