@@ -124,6 +124,7 @@ void print_hashes(const StateDict& results) {
 int run_attend(const AttendOptions& options) {
   if (options.out.empty() && !options.hash) throw UsageError("--out is required, or --hash");
   if (options.parallel.any()) {
+    static_cast<void>(parse_method(options.parallel.method));
     run_ranks("attend", options.parallel, options.compute, [&](Ranks& ranks) { attend_on_ranks(options, ranks); });
     return 0;
   }

@@ -4,6 +4,7 @@
 
 #include "core/escape.h"
 #include "mask/expression.h"
+#include "support/files.h"
 
 namespace qkv::cli {
 namespace {
@@ -21,7 +22,7 @@ Window parse_window(const std::string& text) {
     throw UsageError("--window must be LEFT,RIGHT, such as 255,0 (-1: no bound): got " + escaped(text));
   const std::vector<Index> counts = parse_indices("--window", text.substr(0, second));
   Window window{counts[0], counts[1], Align::kSquare};
-  if (second != std::string::npos) window.align = parse_align("--window", text.substr(second + 1));
+  if (second != std::string::npos) window.align = parse_align("--window L,R,ALIGN: ALIGN", text.substr(second + 1));
   return window;
 }
 
@@ -108,10 +109,10 @@ void add_attend_options(Options& add, AttendOptions& options) {
   options.dense.add_to(add);
 
   add.heading("How");
-  add("--scale X", &options.scale, "Factor on the scores (default 1/sqrt(D))");
+  add("--scale X", &options.scale, "Factor on the scores (default 1/sqrt(D))", {.negative = true});
   add("--softcap X", &options.softcap, "c tanh(score / c); 0: off");
   add("--empty-row HOW", &options.empty_row, "A row without keys gives zero, mean or nan (default zero)");
-  add("--dropout P", &options.dropout, "Dropout probability of the weights, as in training");
+  add("--dropout P", &options.dropout, "Dropout probability of the weights, as in training", {.most = 1});
   add("--seed N", &options.seed, "Seed of the dropout (default 0)", {.needs = "--dropout"});
   add.compute(options.compute);
 
@@ -139,11 +140,19 @@ Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {
     if (!offsets.empty() && window.align != Align::kSquare)
       throw UsageError("--offsets replaces the alignment: give --window L,R");
     if (offsets.empty()) require_alignment("--window L,R", ",", window.align, q_len, kv_len);
-    mask = mask & (offsets.empty() ? Mask::window(window.left, window.right, window.align)
-                                   : Mask::window(window.left, window.right, offsets));
+    mask = mask & about("--window", [&] {
+      return offsets.empty() ? Mask::window(window.left, window.right, window.align)
+                             : Mask::window(window.left, window.right, offsets);
+    });
   }
-  if (!options.key_lengths.empty())
-    mask = mask & Mask::key_lengths(parse_indices("--key-lengths", options.key_lengths));
+  if (!options.key_lengths.empty()) {
+    const std::vector<Index> lengths = parse_indices("--key-lengths", options.key_lengths);
+    const auto wrong = std::ranges::find_if(lengths, [&](Index length) { return length < 0 || length > kv_len; });
+    if (wrong != lengths.end())
+      throw UsageError("--key-lengths must be from 0 to the " + std::to_string(kv_len) + " keys: got " +
+                       std::to_string(*wrong) + " for sequence " + std::to_string(wrong - lengths.begin()));
+    mask = mask & Mask::key_lengths(lengths);
+  }
   if (!options.mask.empty()) mask = mask & parse_mask("--mask", options.mask, q_len, kv_len);
   return mask;
 }

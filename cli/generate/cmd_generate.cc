@@ -35,6 +35,7 @@ int run_generate(const GenerateCommandOptions& options) {
       about_file("--model", options.model, [&] { return lm::checkpoint_from_state(state); });
   const std::vector<Index> prompt = about("--prompt", [&] { return checkpoint.tokenizer.encode(options.prompt); });
 
+  if (options.temperature == 0) throw UsageError("--temperature must be above 0: got 0 (--greedy is its limit)");
   Context context(options.compute.context());
   std::vector<double> log_probs;
   const lm::GenerateOptions generate{.tokens = options.tokens,
@@ -43,7 +44,7 @@ int run_generate(const GenerateCommandOptions& options) {
       .top_k = options.top_k,
       .allowed_ids = checkpoint.tokenizer.vocab_size(),
       .seed = options.seed,
-      .cut = options.cut.empty() ? lm::HeadSet{} : parse_heads("--cut", options.cut),
+      .cut = options.cut.empty() ? lm::HeadSet{} : parse_heads("--cut", options.cut, checkpoint.model.config()),
       .on_token = [&](Index, double log_prob) { log_probs.push_back(log_prob); }};
   const std::vector<Index> ids = lm::generate(checkpoint.model, prompt, generate, context);
   const std::string continuation = checkpoint.tokenizer.decode(ids);

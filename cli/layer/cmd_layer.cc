@@ -10,6 +10,7 @@
 
 #include "core/escape.h"
 #include "qkv/nn/layer.h"
+#include "qkv/rotary.h"
 #include "support/command.h"
 #include "support/files.h"
 #include "support/options.h"
@@ -64,11 +65,22 @@ void check_usage(const LayerCommandOptions& options) {
   options.dense.check();
 }
 
-/// No file says how many heads its weights are for, and any number that fits gives an output. The option's name and
-/// what fits.
-void require_heads(const LayerCommandOptions& options, const StateDict& state) {
+/// Of heads and rotary positions, what the weights decide. No file says how many heads its weights are for, and any
+/// number that fits gives an output: the option's name and what fits.
+void check_heads(
+    const LayerCommandOptions& options, const StateDict& state, const std::optional<RotaryOptions>& rotary) {
   const std::vector<Index> possible = nn::possible_heads(options.name, state);
-  if (options.heads != 0 || possible.size() < 2) return;
+  if (possible.empty()) return;  // no weights of attention: load_layer says so
+  const Index heads = options.heads == 0 && possible.size() == 1 ? possible[0] : options.heads;
+  if (heads != 0 && std::ranges::find(possible, heads) == possible.end())
+    throw UsageError(fmt::format(
+        "--heads must be one of {} for --state {}: got {}", fmt::join(possible, ", "), escaped(options.state), heads));
+  if (options.kv_heads != 0 && heads % options.kv_heads != 0)
+    throw UsageError(fmt::format("--kv-heads must divide --heads: got {} for {}", options.kv_heads, heads));
+  const AnyTensor* const q = state.find("q_proj.weight");
+  if (rotary && heads != 0 && q != nullptr)
+    about("--rope", [&] { static_cast<void>(Rotary(q->sizes[0] / heads, *rotary)); });
+  if (heads != 0) return;
   throw UsageError(
       fmt::format("--heads is required for {}: the weights in --state {} do not say how many there are and allow {}",
           options.name, escaped(options.state), fmt::join(possible, ", ")));
@@ -85,7 +97,7 @@ std::unique_ptr<nn::Layer> load(const LayerCommandOptions& options, const Tensor
   config.residual_dropout = options.residual_dropout.value_or(0);
   if (options.state.empty()) return nn::make_layer(options.name, config);
   const StateDict state = load_safetensors("--state", options.state);
-  require_heads(options, state);
+  check_heads(options, state, config.rotary);
   if (options.norm_eps && !state.contains("q_norm.weight"))
     throw UsageError("--norm-eps needs norms: there is no q_norm.weight in --state " + escaped(options.state));
   std::unique_ptr<nn::Layer> layer =
@@ -187,8 +199,9 @@ void declare_layer(Options& add, LayerCommandOptions& options) {
   add("--causal,!--no-causal", &options.causal, "No key after the query (single-head is causal by default)");
   add("--empty-row HOW", &options.empty_row, "A row without keys gives zero, mean or nan (default: the layer's)");
   add("--weights FILE", &options.weights, "Weights [B, H, T, T] before dropout, .npy");
-  add("--dropout P", &options.dropout, "Dropout of the weights, as in training (default 0)");
-  add("--residual-dropout P", &options.residual_dropout, "Dropout of the output, as in training (default 0)");
+  add("--dropout P", &options.dropout, "Dropout of the weights, as in training (default 0)", {.most = 1});
+  add("--residual-dropout P", &options.residual_dropout, "Dropout of the output, as in training (default 0)",
+      {.most = 1});
   add("--seed N", &options.seed, "Seed of both dropouts (default 0)");
   add("--applied FILE", &options.applied, "Weights after dropout, .npy");
   add("--dout FILE", &options.dout, "Gradient arriving at the output, .npy");

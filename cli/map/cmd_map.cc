@@ -155,6 +155,12 @@ int run_explorer(const MapCommandOptions& options) {
   return 0;
 }
 
+void check_drawn(const char* option, const std::vector<Index>& drawn, Index count) {
+  for (const Index one : drawn) {
+    if (one < 0 || one >= count) throw UsageError(fmt::format("{} must be in 0 .. {}: got {}", option, count - 1, one));
+  }
+}
+
 int run_map(const MapCommandOptions& options) {
   if (!options.qk.empty()) return run_explorer(options);
   if (!options.tokens.empty())
@@ -167,6 +173,8 @@ int run_map(const MapCommandOptions& options) {
   if (!options.out.empty() && !options.theme.empty())
     throw UsageError("--theme is for the picture on the terminal: there is none here");
   view::AttentionMap map = make_map(options);
+  check_drawn("--layers", style.layers, map.num_layers());
+  check_drawn("--heads", style.heads, map.num_heads());
   if (!options.title.empty()) map.title = options.title;
   for (const std::string& path : options.out) add_map(outputs, path, map, style, pixels);
   outputs.commit();

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -68,8 +67,7 @@ void run_ranks(const std::string& command, const ParallelOptions& options, const
                      " needs several ranks: start them with Open MPI (Debian: openmpi-bin), such as mpirun -n 4 qkv " +
                      command);
   }
-  if (!(options.timeout > 0) || !std::isfinite(options.timeout))
-    throw UsageError("--timeout must be a number of seconds above 0");
+  if (options.timeout == 0) throw UsageError("--timeout must be a number of seconds above 0: got 0");
   dist::Mpi mpi;
   if (const int started = launch().ranks; started > 1 && mpi.data().size() != started) {
     throw UsageError("the launcher must speak to Open MPI (mpirun, or srun --mpi=pmix): it started " +

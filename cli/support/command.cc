@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <charconv>
+#include <cmath>
 #include <utility>
 
 #include "core/escape.h"
@@ -11,24 +12,31 @@
 namespace qkv::cli {
 namespace {
 
-/// `text` as a number of decimal digits within the rule; CLI11's own reading saturates, wraps negative numbers and
-/// reads 010 as octal.
+/// `text` as a finite number of decimal digits within the rule; CLI11's own reading saturates, wraps negative numbers
+/// and reads 010 as octal.
 template <class Number> void read(const std::string& name, const std::string& text, const Rule& rule, Number& number) {
   Number read = 0;
   const auto [next, error] = std::from_chars(text.data(), text.data() + text.size(), read);
   const bool whole = error == std::errc() && next == text.data() + text.size();
-  if constexpr (std::is_floating_point_v<Number>) {
-    if (!whole) throw CLI::ValidationError(name + " must be a number: got " + escaped(text));
-  } else {
+  constexpr bool kInteger = std::is_integral_v<Number>;
+  const auto refuse_unless = [&](bool within, std::uint64_t most, bool bounded) {
+    if (whole && within) return;
+    throw CLI::ValidationError(
+        name + " must be " + (kInteger ? "an integer" : "a number") +
+        (rule.negative ? "" : (bounded ? " from " : " of at least ") + std::to_string(rule.least)) +
+        (bounded ? " to " + std::to_string(most) : "") + ": got " + escaped(text));
+  };
+  if constexpr (kInteger) {
     constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<Number>::max());
     const std::uint64_t most = std::min(rule.most, kLargest);
-    if (!whole || std::cmp_less(read, rule.least) || std::cmp_greater(read, most)) {
-      // else its type's largest says nothing
-      const bool bounded = most < kLargest || error == std::errc::result_out_of_range;
-      throw CLI::ValidationError(name + " must be an integer " + (bounded ? "from " : "of at least ") +
-                                 std::to_string(rule.least) + (bounded ? " to " + std::to_string(most) : "") +
-                                 ": got " + escaped(text));
-    }
+    // else its type's largest says nothing
+    const bool bounded = most < kLargest || error == std::errc::result_out_of_range;
+    refuse_unless(std::cmp_greater_equal(read, rule.least) && std::cmp_less_equal(read, most), most, bounded);
+  } else {
+    const bool enough = rule.negative || read >= static_cast<Number>(rule.least);
+    const bool bounded = rule.most != Rule().most;
+    refuse_unless(
+        std::isfinite(read) && enough && (!bounded || read <= static_cast<Number>(rule.most)), rule.most, bounded);
   }
   number = read;
 }
@@ -89,7 +97,8 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
         } else {
           const auto take = [name, value, rule, type, given = false](const CLI::results_t& words) mutable {
             const bool optional = type.starts_with('[');  // CLI11 writes {} for no value, and forgets what came before
-            if (std::exchange(given, true)) throw CLI::ValidationError(name + " must be given once: got it again");
+            if (words.size() > 1 || std::exchange(given, true))
+              throw CLI::ValidationError(name + " must be given once: got it again");
             const std::string text = words.empty() || (optional && words.back() == "{}") ? "" : words.back();
             constexpr bool kText =
                 std::is_same_v<Value, std::string> || std::is_same_v<Value, std::optional<std::string>>;
@@ -101,6 +110,7 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
             return true;
           };
           option = app_.add_option(names, take, help)->type_name(type.empty() ? name : type)->type_size(1)->expected(1);
+          if (name.starts_with('-')) option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
           if (type.starts_with('[')) option->expected(0, 1)->default_str("")->trigger_on_parse();
         }
       },

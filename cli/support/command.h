@@ -48,7 +48,8 @@ using Target = std::variant<bool*, std::optional<bool>*, std::string*, std::opti
 
 struct Rule {
   bool required = false;
-  std::uint64_t least = 0, most = std::numeric_limits<std::uint64_t>::max();  ///< of an integer; of its type at most
+  std::uint64_t least = 0, most = std::numeric_limits<std::uint64_t>::max();  ///< of a number; of its type at most
+  bool negative = false;                                                      ///< a number may be below `least`
   std::string needs{};                                                        ///< another option, added before
   std::vector<std::string> excludes{};                                        ///< others, added before
   std::vector<std::string> among{};                                           ///< the only words allowed

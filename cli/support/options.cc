@@ -19,8 +19,15 @@ std::string isa_names() {
 ContextOptions ComputeOptions::context() const {
   ContextOptions options;
   options.threads = threads;
-  if (!isa.empty()) options.isa = parse_isa(isa);
-  if (!bits.empty()) options.bits = parse_bits(bits);
+  if (!isa.empty()) {
+    std::vector<std::pair<std::string_view, const IsaCandidate*>> known;
+    for (const IsaCandidate& candidate : isa_candidates()) known.emplace_back(isa_name(candidate.isa), &candidate);
+    const IsaCandidate& chosen = *named("--isa", isa, known);
+    if (!chosen.obstacle.empty()) throw UsageError("--isa " + isa + ": " + chosen.obstacle);
+    options.isa = chosen.isa;
+  }
+  if (!bits.empty())
+    options.bits = named<Bits>("--bits", bits, {{"fast", Bits::kFast}, {"invariant", Bits::kInvariant}});
   return options;
 }
 
@@ -46,7 +53,7 @@ std::vector<Index> parse_indices(std::string_view option, const std::string& tex
   }
 }
 
-lm::HeadSet parse_heads(std::string_view option, const std::string& text) {
+lm::HeadSet parse_heads(std::string_view option, const std::string& text, const lm::AttentionLMConfig& model) {
   lm::HeadSet heads;
   const char* const end = text.data() + text.size();
   for (const char* at = text.data();;) {
@@ -57,6 +64,10 @@ lm::HeadSet parse_heads(std::string_view option, const std::string& text) {
     if (!pair || read.ec != std::errc() || (read.ptr != end && *read.ptr != ','))
       throw UsageError(std::string(option) + " must be LAYER:HEAD, both counted from 0, several separated by commas, " +
                        "such as 0:1,1:0: got " + escaped(text));
+    if (one.layer < 0 || one.layer >= model.num_layers || one.head < 0 || one.head >= model.num_heads)
+      throw UsageError(std::string(option) + ": the model has " + std::to_string(model.num_layers) + " layers of " +
+                       std::to_string(model.num_heads) + " heads, counted from 0: got head " +
+                       std::to_string(one.head) + " of layer " + std::to_string(one.layer));
     heads.push_back(one);
     if (read.ptr == end) return heads;
     at = read.ptr + 1;
@@ -108,7 +119,7 @@ RotaryChoice parse_rotary(const std::string& text) {
   const auto number = [](const std::string& key, const std::string& value) {
     double read = 0;
     const auto [next, error] = std::from_chars(value.data(), value.data() + value.size(), read);
-    if (error != std::errc() || next != value.data() + value.size())
+    if (error != std::errc() || next != value.data() + value.size() || !std::isfinite(read))
       throw UsageError("--rope " + key + " must be a number: got " + escaped(value));
     return read;
   };
@@ -168,6 +179,9 @@ RotaryChoice parse_rotary(const std::string& text) {
       throw UsageError(std::string("--rope ") + key + " is for scaling=" + scalings +
                        ": got scaling=" + given["scaling"] + ": name one, or leave " + key + " out");
   }
+  if ((o.scaling == RotaryScaling::kYarn || o.scaling == RotaryScaling::kLlama3) && o.original_context < 1)
+    throw UsageError("--rope scaling=" + given["scaling"] + " needs context=N, the length in training: got " +
+                     std::to_string(o.original_context));
   return choice;
 }
 

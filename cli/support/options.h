@@ -49,8 +49,8 @@ void check_only_about(std::initializer_list<OnlyAbout> options);
 /// "4,2" -> {4, 2}. UsageError that names the option.
 std::vector<Index> parse_indices(std::string_view option, const std::string& text);
 
-/// "0:1,1:0" -> {{0, 1}, {1, 0}}, layers and their heads. UsageError that names the option.
-lm::HeadSet parse_heads(std::string_view option, const std::string& text);
+/// "0:1,1:0" -> {{0, 1}, {1, 0}}, layers and heads of the model. UsageError that names the option.
+lm::HeadSet parse_heads(std::string_view option, const std::string& text, const lm::AttentionLMConfig& model);
 
 /// "zero", "mean", "nan"; UsageError that lists them.
 EmptyRow parse_empty_row(const std::string& text);

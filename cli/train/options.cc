@@ -1,5 +1,7 @@
 #include "train/options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/escape.h"
@@ -87,6 +89,12 @@ lm::AttentionLM make_model(
     config.rotary = rotary_of(*options.rope);
   }
   config.dropout = options.dropout.value_or(config.dropout);
+  const Index heads = config.num_heads;
+  if (config.embed_dim % heads != 0)
+    throw UsageError(fmt::format("--heads must divide --dim: got {} heads for {}", heads, config.embed_dim));
+  if (heads % config.num_kv_heads != 0)
+    throw UsageError(fmt::format("--kv-heads must divide --heads: got {} for {}", config.num_kv_heads, heads));
+  if (options.rope) about("--rope", [&] { static_cast<void>(Rotary(config.embed_dim / heads, config.rotary)); });
   lm::AttentionLM model(config, options.seed);
   if (init) about_file("--init", options.init, [&] { model.load_state_dict(*init); });
   return model;
@@ -155,7 +163,7 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
       "Rotary options: base=500000,scaling=yarn,... (default: base 10000, whole heads)");
   add("--layers N", &options.layers, "Attention layers (default 1)", {.least = 1});
   add("--blocks,!--no-blocks", &options.blocks, "Residual blocks with LayerNorm and an MLP, as in GPT-2");
-  add("--dropout P", &options.dropout, "Dropout while training (default 0)");
+  add("--dropout P", &options.dropout, "Dropout while training (default 0)", {.most = 1});
   add("--batch N", &options.batch, "Batch size: windows per step (default 32)", {.least = 1});
   add("--lr X", &options.rate, "Learning rate of Adam (default 0.003)");
   add("--weight-decay X", &options.weight_decay, "Weight decay of AdamW (default 0: Adam)");
@@ -174,8 +182,8 @@ TrainRun make_run(const TrainCommandOptions& options) {
   const lm::Task& task = lm::task_named(options.task, "train", "--task");
   const std::string own = task.letters.empty() ? lm::default_text() : std::string(task.letters);
   const std::string text = options.text.empty() ? own : load_text("--text", options.text);
-  const auto in_text = [&](auto work) {
-    return options.text.empty() ? work() : about_file("--text", options.text, work);
+  const auto in_text = [&](auto work) {  // of the text of its own nothing can be wrong but how much of it is asked for
+    return options.text.empty() ? about("--context", work) : about_file("--text", options.text, work);
   };
   lm::CharTokenizer tokenizer = in_text([&] { return lm::CharTokenizer::from_text(text); });
   const std::vector<Index> ids = tokenizer.encode(text);
@@ -222,12 +230,7 @@ TrainRun make_run(const TrainCommandOptions& options) {
   train.seed = options.seed;
   std::string sample = choose_sample(options, tokenizer, ids, context, fresh);
   lm::HeadSet cut;
-  if (!options.cut.empty()) {
-    cut = parse_heads("--cut", options.cut);
-    const Index any = 0;  // heads that are not there are refused before training
-    Context alone(options.compute.context());
-    about("--cut", [&] { (void)model.logits({&any, {1, 1}}, alone, cut); });
-  }
+  if (!options.cut.empty()) cut = parse_heads("--cut", options.cut, model.config());
   return {std::move(tokenizer), std::move(model), std::move(batches), std::move(fresh), std::move(train),
       std::move(sample), std::move(cut)};
 }

@@ -88,19 +88,26 @@ TEST_F(House, BadInputsOfAttend) {
   expect_refused(longer + "--window 1,0", {"--window L,R,bottom-right", "Tk 9"});
   expect_refused(attend({"--window", "3"}), {"--window", "255,0"});
   expect_refused(attend({"--window", "3,x"}), {"--window"});
+  expect_refused(attend({"--window", "2,0,0"}), {"--window L,R,ALIGN: ALIGN must be one of top-left", "\"0\""});
+  expect_refused(attend({"--window", "-2,0"}), {"attend: --window: ", "-2"});
   expect_refused(attend({"--offsets", "1,2"}), {"--causal"});
-  expect_refused(attend({"--key-lengths", "3,9"}), {"9"});
+  expect_refused(attend({"--key-lengths", "3,9"}), {"--key-lengths must be", "3 keys", "got 9 for sequence 1"});
   expect_refused(attend({"--keep", "flat.npy"}), {"--mask-axes"});
   expect_refused(attend({"--keep", "flat.npy", "--mask-axes", "xy"}), {"bqk"});
   expect_refused(attend({"--keep", "flat.npy", "--mask-axes", "bqk"}), {"[3, 4]"});
-  expect_refused(attend({"--scale", "nan"}), {"scale"});
-  expect_refused(attend({"--softcap", "-1"}), {"softcap"});
-  expect_refused(attend({"--dropout", "1.5"}), {"1.5"});
+  expect_refused(attend({"--scale", "nan"}), {"--scale must be a number: got \"nan\""});
+  expect_refused(attend({"--softcap", "-1"}), {"--softcap must be a number of at least 0"});
+  expect_refused(attend({"--dropout", "1.5"}), {"--dropout must be a number from 0 to 1: got \"1.5\""});
   expect_refused(attend({"--empty-row", "half"}), {"zero", "mean", "nan"});
   expect_refused(attend({"--dq", "dq.npy"}), {"--dout"});
   expect_refused(attend({"--dout", "q.npy"}), {"--dq"});
   expect_refused(attend({"--dout", "q.npy", "--dbias", "db.npy"}), {"--bias"});
-  expect_refused(attend({"--isa", "mmx"}), {"mmx", "scalar"});
+  expect_refused(attend({"--isa", "mmx"}), {"--isa must be one of scalar", "mmx"});
+  for (const IsaCandidate& candidate : isa_candidates()) {
+    if (!candidate.obstacle.empty())
+      expect_refused(attend({"--isa", std::string(isa_name(candidate.isa))}), {"--isa ", candidate.obstacle});
+  }
+  expect_refused(attend({"--bits", "slow"}), {"--bits must be one of fast, invariant"});
   expect_refused(attend({"--lse", "out.npy"}), {"another output"});
   expect_refused(attend({"--lse", "./k.npy"}), {"--lse", "is an input"});
   StateDict all;
@@ -128,7 +135,10 @@ TEST_F(House, BadTexts) {
   expect_refused({"train", "--text", "bytes.txt"}, {"bytes.txt", "UTF-8", "2"});
   expect_refused({"train", "--text", "no.txt"}, {"no.txt"});
   expect_refused({"train", "--sample", "Q"}, {"--sample", "Q", "'a'"});
-  expect_refused({"train", "--heads", "5"}, {"5 heads"});
+  expect_refused({"train", "--heads", "5"}, {"--heads must divide --dim: got 5 heads for 32"});
+  expect_refused({"train", "--context", "1000000"}, {"train: --context: ", "3600 characters"});
+  expect_refused({"train", "--lr", "nan"}, {"--lr must be a number"});
+  expect_refused({"train", "--clip", "-1"}, {"--clip must be a number of at least 0"});
   expect_refused({"train", "--steps", "-1"}, {"-1"});
   expect_refused({"train", "--init", "torn.safetensors"}, {"torn.safetensors"});
   Tensor<std::int64_t> batches({2, 3, 5});

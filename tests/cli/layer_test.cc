@@ -100,10 +100,11 @@ TEST_F(LayerTool, HasTheBitsOfTheLibrarysLayer) {
       EXPECT_TRUE(same(gradients.at(entry.name), to_f32(entry.tensor))) << entry.name;
   }
   const Words layer = "--state s.safetensors --x x.npy --out y.npy";
-  for (const auto& [rope, said] :
-      {std::pair("base", "KEY=VALUE"), {"bass=3", "bass"}, {"base=three", "three"}, {"scaling=cubic", "llama3"}}) {
-    expect_refused("layer grouped-query" + layer + Words{"--rope", rope}, {"--rope", said});
+  for (const auto& [rope, said] : {std::pair("base", "KEY=VALUE"), {"bass=3", "bass"}, {"base=three", "three"},
+           {"scaling=cubic", "llama3"}, {"base=-1", "layer: --rope: "}, {"scaling=yarn", "needs context=N"}}) {
+    expect_refused("layer grouped-query" + layer + Words{"--heads", "2", "--rope", rope}, {"--rope", said});
   }
+  expect_refused("layer grouped-query --heads 4 --kv-heads 3" + layer, {"--kv-heads must divide --heads: got 3 for 4"});
   expect_refused("layer mha --kv-heads 2" + layer, {"--kv-heads", "mha"});
 }
 
@@ -161,6 +162,8 @@ TEST_F(LayerTool, RefusesWhatTheLayerHasNot) {
 TEST_F(LayerTool, HeadsAreRequired) {
   Words words = prepare("mha", {}, 2);
   expect_refused(words, {"--heads is required for mha", "s.safetensors", "allow 1, 2, 4, 8\n"});
+  expect_refused(words + "--heads 3", {"--heads must be one of 1, 2, 4, 8 for --state", "got 3"});
+  expect_refused(words + "--heads 2 --dropout 2", {"--dropout must be a number from 0 to 1: got \"2\""});
   words[1] = "grouped-query";
   expect_refused(words, {"--heads is required for grouped-query", "1, 2, 4, 8\n"});
 }

@@ -59,7 +59,9 @@ TEST_F(Options, RepeatedAndEmpty) {
   EXPECT_TRUE(blocks("--blocks --no-blocks --blocks"));
   EXPECT_FALSE(blocks("--blocks --blocks --no-blocks"));
   expect_refused(attend("--weights a.npy --weights b.npy"), {"--weights must be given once"});
-  expect_refused(attend("--lse a.npy --lse b.npy"), {"--lse"});
+  expect_refused(attend("--lse a.npy --lse b.npy"), {"--lse must be given once"});
+  expect_refused(attend("--scale 1 --scale 2"), {"--scale must be given once"});
+  expect_refused(attend("--lse"), {"--lse needs a value: FILE"});
   expect_refused("ablate --out= no-scale", {"--out needs a value"});
   expect_refused("generate --model m.safetensors --prompt= --greedy", {"--prompt needs a value"});
   expect_refused("train --out= --json", {"--out needs a value"});
@@ -90,11 +92,13 @@ TEST_F(Options, RotaryPositionsTurnAsTold) {
   EXPECT_EQ(output("generate --model y.safetensors --prompt abc --tokens 40").size(), 3U + 40 + 1);
   expect_refused({"train", "--rope", "base=100"}, {"--rope needs --positions rotary"});
   expect_refused("train --positions rotary --rope offset=3", {"--rope offset"});
-  expect_refused("train --positions rotary --rope base=-1", {"base", "-1"});
+  expect_refused("train --positions rotary --rope base=-1", {"--rope: ", "base", "-1"});
+  expect_refused("train --positions rotary --rope scaling=yarn", {"--rope scaling=yarn needs context=N"});
   expect_refused("train --positions rotary --rope colour=1", {"--rope knows", "colour"});
 }
 
 TEST_F(Options, AFlagTakesNoValue) {
+  expect_refused(attend("--causal top-left"), {"write --causal=top-left"});
   expect_refused("layer q_proj --causal=top-left", {"qkv layer: --causal takes no value"});
   expect_refused("train --blocks=no", {"qkv train: --blocks takes no value"});
 }

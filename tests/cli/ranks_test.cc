@@ -27,6 +27,7 @@ TEST_F(Ranks, CopiesThatWouldEachDoTheWholeWorkAreRefused) {
 TEST_F(Ranks, WithoutMpirunParallelSaysHowToStart) {
   expect_refused({"train", "--parallel", "data"}, {"mpirun -n 4 qkv train", "openmpi-bin"});
   expect_refused({"train", "--timeout", "3"}, {"--parallel"});
+  expect_refused("attend --in a.safetensors --out b.safetensors --parallel foo", {"--parallel must be one of", "foo"});
 }
 
 TEST_F(Ranks, ALauncherThatMpiDoesNotHearIsRefused) {
@@ -114,7 +115,7 @@ TEST_F(Ranks, TrainingThatDoesNotFitTheRanksIsRefused) {
           {"--context 2 --text short --parallel all-gather", "--context must be at least"},
           {"--heads 4 --parallel ulysses", "divides the key/value heads: got 3 ranks, 4 heads"},
           {"--heads 4 --parallel heads", "divides the key/value heads: got 3 ranks, 4 heads"},
-          {"--parallel tensors", "all-gather"}}) {
+          {"--parallel tensors", "all-gather"}, {"--parallel data --timeout 0", "above 0: got 0"}}) {
     write("short", "abcabc");
     const Outcome outcome = shell(mpirun(3, std::string("train --steps 1 ") + words));
     EXPECT_EQ(outcome.code, 2) << words;

@@ -75,7 +75,7 @@ TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
   EXPECT_EQ(output("generate --model m.safetensors --prompt abc --tokens 20").size(), 3U + 20 + 1);
   output("map m.safetensors --text abcabc --out a.png");
   EXPECT_TRUE(contents(path("a.png")).starts_with("\x89PNG"));
-  expect_refused("train --kv-heads 3 --heads 4", {"num_kv_heads must divide"});
+  expect_refused("train --kv-heads 3 --heads 4", {"--kv-heads must divide --heads: got 3 for 4"});
   expect_refused({"train", "--positions", "sinusoidal"}, {"--positions"});
 }
 
@@ -148,7 +148,7 @@ TEST_F(Train, AHeadIsCutAfterTraining) {
   const std::vector<Index> ids = lm::generate(
       model.model, model.tokenizer.encode("abc"), {.tokens = 40, .allowed_ids = 7, .seed = 2, .cut = {{0, 0}, {1, 1}}});
   EXPECT_EQ(cut, "abc" + model.tokenizer.decode(ids) + "\n");
-  expect_refused(generate + "--cut 0:2", {"head 2 of layer 0"});
+  expect_refused(generate + "--cut 0:2", {"--cut: ", "head 2 of layer 0"});
   expect_refused(generate + "--cut 0:1,", {"--cut", "LAYER:HEAD"});
 }
 
@@ -170,13 +170,14 @@ TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   EXPECT_NE(output(generate + Words{"--seed", "1"}), text);
   expect_refused("generate --model m.safetensors --prompt abQ", {"--prompt", "'Q'", "position 2"});
   expect_refused({"generate", "--model", "m.safetensors", "--prompt", ""}, {"--prompt"});
-  expect_refused("generate --model m.safetensors --prompt a --temperature 0", {"temperature"});
+  expect_refused("generate --model m.safetensors --prompt a --temperature 0", {"--temperature must be above 0"});
 
   output({"map", "m.safetensors", "--text", "abc xyz", "--out", "b.png"});
   EXPECT_TRUE(contents(path("b.png")).starts_with("\x89PNG"));
   EXPECT_NE(output({"map", "m.safetensors", "--text", "abc xyz"}).find("100"), std::string::npos);
   expect_refused("map m.safetensors --text abcabcabcabcabcabcabc --out c.png", {"--text", "16", "21"});
-  expect_refused("map m.safetensors --heads 7 --out c.png", {"7"});
+  expect_refused("map m.safetensors --heads 7 --out c.png", {"--heads must be in 0 .. 0: got 7"});
+  expect_refused("map m.safetensors --layers 5", {"--layers must be in 0 .. 0: got 5"});
 
   Tensor<float> weights({2, 3, 3});
   for (Index n = 0; n < weights.count(); ++n) weights.data()[n] = n % 4 == 0 ? 1.0F : 0.0F;
