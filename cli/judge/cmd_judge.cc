@@ -207,8 +207,8 @@ void declare_judge(Options& add, JudgeOptions& options) {
   add("--init NAME=VALUE,...", &options.init, "Arguments of your class's constructor: dim=48,heads=4");
   add.heading("Other languages");
   add("--run CMD", &options.run, "A program, started once a probe: './mine {in} {out}'");
-  add("--probes DIR", &options.probes, "Write inputs and parameters of --task there");
-  add("--answers DIR", &options.answers, "Judge the answers that were written beside them");
+  add("--probes DIR", &options.probes, "Write the inputs and parameters of --task as DIR/probe-N.safetensors");
+  add("--answers DIR", &options.answers, "Judge DIR/answer-N.safetensors, written beside the probes of --probes");
   add("--sizes JSON", &options.sizes, "Sizes of --probes and --run: '{\"embed\": 48, \"heads\": 4}'");
   add.heading("Output");
   add("--hint", &options.hint, "Say where to look, not what is wrong");
@@ -217,12 +217,14 @@ void declare_judge(Options& add, JudgeOptions& options) {
   add("--problems", &options.problems, "Print FILE:LINE: error: lines too, for editors");
   add("--catalogue", &options.catalogue, "List every mistake and convention that is known");
   add.heading("Limits");
-  add("--time-limit S", &options.seconds, "Seconds, after which every process of it is ended (default 60)");
+  add("--time-limit S", &options.seconds,
+      "Seconds, after which every process of the judged code is ended (default 60)");
   add("--memory N", &options.memory_mb, "Address space per process, MiB (default 4096)",
       {.least = 64, .most = std::uint64_t{1} << 40});
-  add("--sandbox", &options.sandbox, "Behind bubblewrap: no network, nothing can be written");
+  add("--sandbox", &options.sandbox,
+      "Behind bubblewrap: no network, nothing can be written but temporary files and answers");
   add("--python PROGRAM", &options.python, "The Python that runs FILE (default: that of $VIRTUAL_ENV, then python3)");
-  add("--seed N", &options.seed, "Of the probes' numbers (default 0)");
+  add("--seed N", &options.seed, "Seed of the probes' numbers (default 0)");
 }
 
 const bool chinese_added = add_chinese(judge::add_chinese);

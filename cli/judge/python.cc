@@ -71,7 +71,8 @@ std::vector<std::pair<std::string, std::string>> pairs(
       const std::string one = word.substr(start, end - start);
       const std::size_t equals = one.find('=');
       if (equals == std::string::npos || equals == 0 || equals + 1 == one.size())
-        throw UsageError(std::string(option) + " must be NAME=VALUE: got " + escaped(one));
+        throw UsageError(
+            std::string(option) + " must be NAME=" + (commas ? "VALUE" : "YOURS") + ": got " + escaped(one));
       const std::string name = one.substr(0, equals);
       if (std::ranges::find(found, name, &std::pair<std::string, std::string>::first) != found.end())
         throw UsageError(std::string(option) + " gives " + escaped(name) + " twice: give it once");

@@ -156,7 +156,8 @@ int run_lesson(const LessonOptions& options) {
 void declare_lesson(Options& add, LessonOptions& options) {
   add("STEP", &options.step, "The step, 1 to 12; without it: their list", {.least = 1, .most = 12});
   add("--answer NUMBERS", &options.answer,
-      "What you computed by hand, .178,.088,.734: right to two digits after the point, or a hint");
+      "What you computed by hand, .178,.088,.734: right where each is less than 0.01 away; a known mistake gets a "
+      "hint");
   add("--draw", &options.draw, "The step's numbers, drawn; a right answer draws them too",
       {.needs = "STEP", .excludes = {"--answer"}});
   add("--out FILE", &options.out, "The lesson as one page, .html, that computes in the browser; needs no network",

@@ -227,8 +227,8 @@ void declare_practice(Options& add, PracticeCommandOptions& options) {
       {.excludes = {"NAME"}});
   add("--mock TIME", &options.mock, "An interview: three exercises, a clock (45m, 1h) and a report",
       {.excludes = {"NAME", "--watch"}});
-  add("--hint", &options.judge.hint, "With these: point at a mistake without naming it");
-  add("--python PROGRAM", &options.judge.python, "With these: the Python that runs the file");
+  add("--hint", &options.judge.hint, "With --watch or --mock: point at a mistake without naming it");
+  add("--python PROGRAM", &options.judge.python, "With --watch or --mock: the Python that runs the file");
 }
 
 const bool practice_added =

@@ -134,7 +134,7 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add("--text FILE", &options.text, "Training text, UTF-8 (default: a built-in pattern)");
   add("--task NAME", &options.task,
       "What it predicts; text: the next character; previous: the one before; same: where it was before; induction: the "
-      "next of a string that repeats, with other default sizes; masked: hidden ones",
+      "next of a string that repeats, with other defaults (docs/cli/train.md); masked: hidden ones",
       {.among = names});
   add("--init FILE", &options.init, "Initial weights, .safetensors");
   add("--batches FILE", &options.batches, "Batches to train on [steps, B, T + 1], .npy");
@@ -144,7 +144,9 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   add.heading("What comes out");
   add("--out FILE", &options.out, "The trained model, .safetensors");
   add("--map FILE", &options.maps, "Draw the sample's attention: .png, .svg, .pdf or .html; may be repeated");
-  add("--sample TEXT", &options.sample, "Text whose attention is drawn (default abababab)");
+  add("--sample TEXT", &options.sample,
+      "Text whose attention is drawn (default abababab; without a and b in the text its first 8 characters; same and "
+      "induction: a fresh string)");
   add("--tokens N", &options.tokens,
       "Characters of the continuation of --task text and induction (default 72; 0: none)");
   add("--cut L:H,...", &options.cut,

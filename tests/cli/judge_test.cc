@@ -191,7 +191,7 @@ TEST_F(Judge, WrongUseIsOneLine) {
   expect_refused({"judge", "mine.cc"}, {"mine.cc", "--run"});
   expect_refused({"judge", "mine.py:"}, {"mine.py:"});
   expect_refused("judge mine.py --task nonsense", {"--task", "nonsense", "sdpa"});
-  expect_refused("judge mine.py --map W_q", {"--map", "NAME=VALUE"});
+  expect_refused("judge mine.py --map W_q", {"--map", "NAME=YOURS"});
   expect_refused("judge mine.py --time-limit 0", {"--time-limit"});
   expect_refused("judge mine.py --memory 0", {"--memory"});
   expect_refused({"judge", "mine.py", "--run", "true {in} {out}"}, {"FILE and --run"});
