@@ -90,10 +90,10 @@ int complain(const std::string& command, const std::string& text, int code) {
   return code;
 }
 
-std::string names_of_commands() {
+std::string names_of_commands(bool python) {
   std::string names;
   for (const Command& command : commands()) names += (names.empty() ? "" : ", ") + command.name;
-  return names;
+  return names + (python ? ", explore" : "");
 }
 
 /// Runs the chosen command. Exceptions end here.
@@ -151,6 +151,7 @@ std::string wrong_use(const CLI::App& command, const std::string& text, int argc
 
 int main_of(int argc, char** argv) {
   const std::string first = argc > 1 ? argv[1] : "";
+  const bool python = argc > 0 && argv[0] == std::string("python -m qkv");  // that has `explore` (qkv/__main__.py)
   const Speaking speaking(speaks_chinese(first) ? language(argc, argv) : nullptr);
   CLI::App app("qkv: attention for C++. Trains, runs, draws and explains it.", "qkv");
   app.set_version_flag("--version", std::string("qkv ") + QKV_VERSION, "Print the version");
@@ -174,9 +175,10 @@ int main_of(int argc, char** argv) {
           {.among = {"auto", "en", "zh"}});
     runs.emplace_back(one, command.declare(add));
   }
+  if (python) app.add_subcommand("explore", "Every head of a Hugging Face model in one page");
 
   if (first.empty())
-    return complain({}, "a command is required: " + names_of_commands() + " (see qkv --help)", kWrongUse);
+    return complain({}, "a command is required: " + names_of_commands(python) + " (see qkv --help)", kWrongUse);
   const std::string option = first.substr(0, first.find('='));
   if (first[0] == '-' && option != "-h" && option != "--help" && option != "--version") {
     const bool known =
@@ -186,7 +188,8 @@ int main_of(int argc, char** argv) {
     return complain({}, text + " (see qkv --help)", kWrongUse);
   }
   if (first[0] != '-' && std::ranges::find(commands(), first, &Command::name) == commands().end()) {
-    return complain({}, "no command is called " + escaped(first) + ": there are " + names_of_commands(), kWrongUse);
+    return complain(
+        {}, "no command is called " + escaped(first) + ": there are " + names_of_commands(python), kWrongUse);
   }
   const auto named = std::ranges::find(runs, first, [](const auto& one) { return one.first->get_name(); });
   const std::string empty = named == runs.end() ? "" : empty_value(*named->first, argc, argv);

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TOOL = Path(__file__).parent / "bin" / ("qkv.exe" if os.name == "nt" else "qkv")
+NAME = "python -m qkv"  # the tool's argv[0]: it lists ``explore`` too (cli/main.cc)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,10 +20,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ._explore.command import main as explore
 
         return explore(given[1:])
-    if given[:1] in (["--help"], ["-h"]) and TOOL.is_file():
-        done = subprocess.run([str(TOOL), *given], check=False)
-        print("  explore                     Every head of a Hugging Face model in one page (python -m qkv explore --help)")
-        return done.returncode
     if not TOOL.is_file():
         print(
             f"qkv: the tool is missing: {TOOL}. Wheels carry it; `pip install .` from the sources builds it "
@@ -32,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if os.name == "posix" and arguments is None:
         sys.stdout.flush()
-        os.execv(TOOL, [str(TOOL), *given])  # this process becomes the tool: terminal, signals and exit code are its own
-    return subprocess.run([str(TOOL), *given], check=False).returncode
+        os.execv(TOOL, [NAME, *given])  # this process becomes the tool: terminal, signals and exit code are its own
+    return subprocess.run([NAME, *given], executable=TOOL, check=False).returncode
 
 
 if __name__ == "__main__":

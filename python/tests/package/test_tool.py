@@ -29,12 +29,14 @@ def test_runs() -> None:
     assert done.returncode == 0 and done.stderr == ""
     told = json.loads(done.stdout)
     assert told["version"] == qkv.__version__
-    assert run("--help").returncode == 0
+    told = run("--help")
+    assert told.returncode == 0 and re.search(r"\n  info .*\n  explore .*\n\n", told.stdout)
 
 
 @needs_tool
 def test_exit_codes() -> None:
-    assert run("no-such-command").returncode == 2
+    done = run("no-such-command")
+    assert done.returncode == 2 and done.stderr.endswith("info, explore\n")
     done = run("map", "nowhere.safetensors", "--out", "map.svg")
     assert done.returncode == 2 and "nowhere.safetensors" in done.stderr and len(done.stderr.splitlines()) == 1
 
