@@ -27,7 +27,7 @@
 //
 // Errors: ShapeError (sizes), OptionError (impossible numbers, a table entry that names no page), CacheFullError; each
 // leaves the cache as it was. UnsupportedError for what a cache does not compute: see attention_forward below. Kwon et
-// al. 2023, "PagedAttention" (arXiv:2309.06180); Xiao et al. 2023 (2309.17453) for rings of absolute positions.
+// al. 2023, "PagedAttention" (arXiv:2309.06180); Xiao et al. 2023 (2309.17453): rings.
 #pragma once
 
 #include <memory>
