@@ -18,6 +18,7 @@ _WAYS = (
     "of linear attention, qkv.torch has the gated delta rule (qkv.torch.chunk_gated_delta_rule): for other forms, "
     "qkv.linear_attention_backward in a torch.autograd.Function gives gradients"
 )
+_WORDS = frozenset(("feature_map", "causal", "normalized", "scale", "form"))
 operands = functools.partial(_arrays.operands, ways=_WAYS)
 
 
@@ -39,10 +40,24 @@ class LinearGradients(NamedTuple):
     dinitial: LinearState | None = None
 
 
+def _state(state: Any, name: str) -> LinearState:
+    """Of a tuple (kv, z), or (kv,), that state; of None an empty one."""
+    if state is None:
+        return LinearState(None)
+    if not isinstance(state, (tuple, list)) or not 1 <= len(state) <= 2:
+        raise TypeError(f"[linear_attention] {name} must be a LinearState or a tuple (kv, z): got {type(state).__name__}")
+    return LinearState(*state)
+
+
 def _options(
-    *, features: Any = None, log_decay: Any = None, beta: Any = None, state: LinearState | None = None, **words: Any
+    function: str, *, features: Any = None, log_decay: Any = None, beta: Any = None, state: Any = None, **words: Any
 ) -> Any:
-    kv, z = state if state is not None else (None, None)
+    if not _WORDS.issuperset(words):
+        known = sorted({*_WORDS, "features", "log_decay", "beta", "state"})
+        raise TypeError(f"[{function}] {min(words.keys() - _WORDS)} is no option: there are {', '.join(known)}")
+    if "scale" in words:
+        _arrays.require_numbers(function, scale=words["scale"])
+    kv, z = (None, None) if state is None else _state(state, "state")
     arrays = operands(features=features, log_decay=log_decay, beta=beta, **{"state.kv": kv, "state.z": z})
     return _core.LinearOptions(*arrays, **words)
 
@@ -56,17 +71,24 @@ def linear_attention(
         q [B, H, Tq, D], k [B, Hkv, Tk, D], v [B, Hkv, Tk, Dv], float32 or float64 (fewer axes as in :func:`qkv.attention`).
             Value groups: where q and k have as many heads, v may have any multiple of them, Hv = G H; head h of v reads head h // G
             of q and k, and Hv replaces H and Hkv everywhere else.
-        feature_map: "elu+1", "relu", "identity", "unit" (x / sqrt(|x|^2 + 1e-6)), or "softmax" with features [F, D] of
+        feature_map: "elu+1" (the default), "relu", "identity", "unit" (x / sqrt(|x|^2 + 1e-6)), or "softmax" with features [F, D] of
             :func:`random_features`.
-        causal (Tq == Tk), normalized, scale; form: "chunked" or "recurrent".
+        causal: False; True (Tq == Tk): a query sums the keys up to its own.  normalized: True; False: nothing is divided.
+        scale: multiplies phi(q).phi(k), the normaliser too; default 1. Of "softmax" it multiplies q.k, default 1/sqrt(D).
+        form, of a causal sum: "chunked" (the default), or "recurrent", token by token.
         log_decay [B|1, Hkv|1, T|1]: logarithm of each token's decay (RetNet, Mamba-2, gated), or with four axes, [B|1, Hkv|1, T|1, F],
             of each channel's (Kimi Delta Attention, GLA; causal, not normalized). beta [B|1, Hkv|1, T|1]: the delta rule.
-        state: the :class:`LinearState` before the first key; none: zeros.
+        state: the :class:`LinearState` before the first key, or a tuple (kv, z); none: zeros.
     Returns:
-        out [B, H, Tq, Dv], then the normaliser [B, H, Tq] (return_normalizer) and the state after the last key (return_state).
+        out [B, H, Tq, Dv], then the normaliser [B, H, Tq] (return_normalizer; None where not normalized) and the
+        :class:`LinearState` after the last key (return_state).
+    Raises:
+        TypeError: for element types that are not supported or differ, an option that there is not, or a tensor as scale. ShapeError,
+            OptionError (ValueErrors): for what does not fit. UnsupportedError (a NotImplementedError): for a decay, the delta rule or the
+            form "recurrent" without causal; the delta rule or a decay of each channel where normalized.
     """
     shape = check_inputs("linear_attention", q=q, k=k, v=v)
-    made = _options(**options)
+    made = _options("linear_attention", **options)
     normalized = options.get("normalized", True)
     features = options.get("features")
     width = shape[-1] if features is None else features.shape[0]
@@ -100,16 +122,19 @@ def linear_attention_backward(
     dfinal: LinearState | None = None,
     **options: Any,
 ) -> LinearGradients:
-    """Gradients of sum(out * dout) (+ sum(final state * dfinal)). out and normalizer are needed where normalised."""
+    """Gradients of sum(out * dout) (+ sum(final state * dfinal)). out and normalizer are needed where normalised.
+
+    options: as given to :func:`linear_attention`, which also says what is raised. dfinal: a :class:`LinearState`, or a tuple (kv, z).
+    """
     check_inputs("linear_attention_backward", q=q, k=k, v=v, dout=dout)
-    made = _options(**options)
+    made = _options("linear_attention_backward", **options)
     if options.get("normalized", True) and (out is None or normalizer is None):
         raise ValueError(
             "[linear_attention_backward] out and normalizer are needed where normalized: linear_attention(..., "
             "return_normalizer=True) gives both"
         )
 
-    state, arrived = options.get("state") or LinearState(None), dfinal or LinearState(None)
+    state, arrived = _state(options.get("state"), "state"), _state(dfinal, "dfinal")
     like = {"q": q, "k": k, "v": v, "log_decay": options.get("log_decay"), "beta": options.get("beta"), "kv": state.kv, "z": state.z}
     of = {f"d{name}": None if x is None else empty(q, tuple(x.shape), dtype_name(q)) for name, x in like.items()}
     more = {"dfinal.kv": arrived.kv, "dfinal.z": arrived.z}

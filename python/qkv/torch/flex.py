@@ -139,7 +139,7 @@ def _rules_of(score_mod: Any, rules: Rules, q: Tensor) -> tuple[Rules, Tensor | 
         return replace(rules, table=lambda memory: _core.relative(memory, score_mod.align)), _calls.inner_contiguous(table)
     if isinstance(score_mod, ScoreMod):
         return replace(rules, score_mod=score_mod), None
-    if isinstance(score_mod, Sequence):
+    if isinstance(score_mod, Sequence) and not isinstance(score_mod, str):
         table = None
         for part in score_mod:
             if rules.score_mod is not None or (rules.table is not None and isinstance(part, (PositionBias, Relative))):

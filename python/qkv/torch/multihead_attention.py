@@ -35,7 +35,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> MultiheadAttention:
         """The same layer on qkv's kernels; parameters are shared, not copied. What either layer is given later (hooks, parameters, parts)
-        is its own."""
+        is its own. TypeError: for another module."""
+        if not isinstance(module, nn.MultiheadAttention):
+            raise TypeError(f"[MultiheadAttention.from_torch] module must be a torch.nn.MultiheadAttention: got {type(module).__name__}")
         made = cls.__new__(cls)
         made.__dict__ = {name: copy.copy(x) if isinstance(x, (dict, set)) else x for name, x in module.__dict__.items()}
         return made

@@ -155,6 +155,7 @@ def test_an_unknown_option_names_the_function() -> None:
     }
     for name, call in calls.items():
         refused(TypeError, f"[{name}] casual is no option: there are bias, bits, causal,", call=call)
+    refused(TypeError, "[linear_attention] tokens_first is no option: there are beta, causal,", call=lambda: qkv.linear_attention(q, k, v, tokens_first=True))
     refused(ValueError, "return_lse must be False or True: got 'low'", call=lambda: qkv.attention_varlen(*rows, [0, 6], return_lse="low"))
 
 

@@ -229,6 +229,18 @@ def test_linear_attentions_backward_says_what_it_needs() -> None:
     assert qkv.linear_attention_backward(v, q, k, v, out, normalizer, causal=True).dq.shape == q.shape
 
 
+def test_a_state_of_linear_attention_may_be_a_tuple() -> None:
+    q, k, v = problem(7, 1, 2, 5, 5, 4)
+    state = qkv.linear_attention(q, k, v, return_state=True)[1]
+    found = []
+    for one in (state, tuple(state)):
+        out, normalizer = qkv.linear_attention(q, k, v, state=one, return_normalizer=True)
+        found.append(qkv.linear_attention_backward(v, q, k, v, out, normalizer, state=one, dfinal=one))
+    assert np.array_equal(found[0].dinitial.z, found[1].dinitial.z) and np.array_equal(found[0].dk, found[1].dk)
+    with pytest.raises(TypeError, match=r"\[linear_attention\] state must be a LinearState or a tuple \(kv, z\): got ndarray"):
+        qkv.linear_attention(q, k, v, state=state.kv)
+
+
 def test_random_features_are_orthogonal() -> None:
     features = qkv.random_features((8, 8), seed=3, dtype=np.float64)
     gram = features @ features.T

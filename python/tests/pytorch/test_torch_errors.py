@@ -113,6 +113,8 @@ TYPES: dict[str, Callable[[], Any]] = {
     "float32": lambda: sdpa(X.int(), X.int(), X.int()),
     "attn_mask must be bool": lambda: sdpa(X, X, X, attn_mask=torch.ones(5, 5, dtype=torch.int32)),
     "score_mod must be": lambda: flex(Q, K, V, 3, enable_gqa=True),
+    "score_mod must be .*got str": lambda: flex(Q, K, V, "causal", enable_gqa=True),
+    "module must be a torch.nn.MultiheadAttention: got Linear": lambda: qt.MultiheadAttention.from_torch(nn.Linear(2, 2)),
     "block_mask must be": lambda: flex(Q, K, V, block_mask=torch.ones(7, 7), enable_gqa=True),
     "cast them ": packed(q=P[0].double()),
     "one element type": of_latent(1, LATENT[1].double()),

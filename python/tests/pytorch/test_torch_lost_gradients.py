@@ -153,6 +153,7 @@ SCALED: dict[str, Callable[[Any], Any]] = {
     "xformers scale": lambda s: xformers._attention(X[None], X[None], X[None], scale=s),
     "xformers packs": lambda s: xformers._attention(X[None], X[None], X[None], PACK, scale=s),
     "fla scale": lambda s: fla.MODULES["fla.ops"]["chunk_gla"](X[None], X[None], X[None], X[None], scale=s),
+    "linear": lambda s: qkv.linear_attention(Q, Q, Q, scale=s),
 }
 
 

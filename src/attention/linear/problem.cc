@@ -43,7 +43,7 @@ void set_features(const char* function, const LinearAttentionOptions<T>& options
   const bool softmax = options.feature_map == FeatureMap::kSoftmax;
   const View<const T, 2>& rows = options.features;
   check<OptionError>(softmax != rows.is_null(), function,
-      softmax ? "FeatureMap::kSoftmax needs features, which random_features() draws"
+      softmax ? "FeatureMap::kSoftmax needs features, which random_features() draws: features "
               : "features belong to FeatureMap::kSoftmax alone: got features ",
       rows);
   check<ShapeError>(!softmax || (rows.size(0) >= 1 && rows.size(1) == head_dim), function,
