@@ -96,7 +96,7 @@ class Captures:
         """The statistics as text, one line per layer and head."""
         rows = self.statistics()
         if not rows:
-            return "no statistics: capture_attention(..., capture=qkv.Capture(statistics=True)) asks for them"
+            return "no statistics: no call was captured, or by a Capture without statistics=True"
         kinds = {(row["layer"], row["head"]): row["kind"] for row in self.kinds() if row["run"] == 0}
         titles = [*rows[0], *(["kind"] if kinds else [])]
         return _html.lines(titles, [[*row.values(), *([kinds[row["layer"], row["head"]]] if kinds else [])] for row in rows])

@@ -33,6 +33,8 @@ class Collector:
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.names, self.layers, self.wanted = names, layers, wanted
+        if wanted.first is not None and (not isinstance(wanted.first, (int, np.integer)) or wanted.first < 0):
+            raise ValueError(f"[capture] first must be a number of keys, 0 or more: got {wanted.first!r}")
         self.exact: dict[int, list[int]] = {}
         for layer, head in exact:
             self.exact.setdefault(int(layer), []).append(int(head))
@@ -44,6 +46,12 @@ class Collector:
         self.progress = progress
         self.writer: Writer | None = None  #: hears what heads write
         self._continues: bool | None = None
+
+    def require_layers(self, function: str) -> None:
+        """Raises ValueError for layers that no forward had."""
+        for what, numbers in (("layers", self.layers or ()), ("exact: layers", self.exact)):
+            if any(layer not in range(self.most_calls) for layer in numbers):
+                raise ValueError(f"[{function}] {what} must lie in 0..{self.most_calls - 1}: got {list(numbers)}")
 
     def begin(self) -> None:
         """A forward of the model begins."""
@@ -79,7 +87,7 @@ class Collector:
         wanted = replace(
             self.wanted,
             exact=tuple(self.exact.get(index, ())),
-            ids=None if cross or ids is None or ids.shape[1] != k.shape[2] else ids,
+            ids=None if cross or ids is None or ids.shape[1] != k.shape[2] or len(ids) not in (1, len(q)) else ids,
             live=None if live is None or live.shape != (q.shape[0], q.shape[2]) else live,
             first=1 if side else self.wanted.first,
             image=None if cross else image_in(q.shape[2], self.wanted.image),

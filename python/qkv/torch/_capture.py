@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.overrides import TorchFunctionMode
 
+from .._arrays import whole_numbers
 from .._explore.captures import Captures
 from .._explore.collector import Collector, is_cross
 from .._explore.layer import Wanted
@@ -71,6 +72,8 @@ class capture:  # noqa: N801, as torch.no_grad
         first: how many of the first keys are set apart before a head's kind is said.
         whole: False: no single weights are kept, of short texts neither.
         progress: a line per call on standard error; None: where that is a terminal.
+
+    Raises ValueError for first below 0, and at the end of the block for layers that no forward had and ids that fit no call.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class capture:  # noqa: N801, as torch.no_grad
         self._shown = sys.stderr.isatty() if progress is None else progress
         self._collector = Collector({}, layers, Wanted(tuple(heads), what, first=first, whole=whole), exact)
         if ids is not None:
-            numbers = np.asarray(ids.detach().cpu() if isinstance(ids, Tensor) else ids, np.int64)
-            self._collector.ids[""] = numbers[None] if numbers.ndim == 1 else numbers
+            numbers = np.atleast_2d(whole_numbers(ids, "[capture] ids", np.int64))
+            if numbers.ndim != 2:
+                raise ValueError(f"[capture] ids must be [B, T] or [T]: got {list(numbers.shape)}")
+            self._collector.ids[""] = numbers
         self._modules: list[nn.Module] = []
         self._undo: list[Any] = []
         self._bar: Progress | None = None
@@ -116,6 +121,17 @@ class capture:  # noqa: N801, as torch.no_grad
         last = self._collector.runs[-1] if self._collector.runs else None
         if last is not None:
             last.notes += [f"{count} calls were not captured: {why}." for why, count in self.captures.skipped.items()]
+        if error[0] is None:
+            self._require_fitting()
+
+    def _require_fitting(self) -> None:
+        """Raises ValueError for what was asked for and no call had."""
+        if self._collector.most_calls:
+            self._collector.require_layers("capture")
+        ids, calls = self._collector.ids.get(""), [one for run in self._collector.runs for one in run.layers if not one.cross]
+        sizes = dict.fromkeys((len(one.pages), one.kv_len) for one in calls)
+        if ids is not None and sizes and not any(len(ids) in (1, batch) and ids.shape[1] == length for batch, length in sizes):
+            raise ValueError(f"[capture] ids must be [B|1, T] of the tokens: got {list(ids.shape)} for [B, T] of {list(map(list, sizes))[:4]}")
 
     def _enter_module(self, module: nn.Module, _: Any) -> None:
         if threading.get_ident() != self._thread:  # hooks of all modules are those of all threads

@@ -178,9 +178,7 @@ def capture_attention(
             f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface "
             "does not reach, or is unpadded: pad() undoes that"
         )
-    for what, numbers in (("layers", layers or ()), ("exact: layers", collector.exact)):
-        if any(layer not in range(collector.most_calls) for layer in numbers):
-            raise ValueError(f"[capture_attention] {what} must lie in 0..{collector.most_calls - 1}: got {list(numbers)}")
+    collector.require_layers("capture_attention")
     run = collector.runs[0] if collector.runs else Run([])
     run.image, run.answer = image_in(run.layers[0].q_len, image) if run.layers else None, answer
     if collector.writer is not None:

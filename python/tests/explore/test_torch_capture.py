@@ -220,6 +220,27 @@ def test_an_error_leaves_everything_as_it_was() -> None:
         qkv.torch.capture(heads=[1], what=qkv.Capture(heads=[1]))
 
 
+@pytest.mark.parametrize(
+    "options,kind,text",
+    [
+        ({"layers": [9]}, ValueError, r"layers must lie in 0..0: got \[9\]"),
+        ({"exact": [(9, 0)]}, ValueError, r"exact: layers must lie in 0..0: got \[9\]"),
+        ({"first": -1}, ValueError, "first must be a number of keys, 0 or more: got -1"),
+        ({"ids": [0.5, 1, 2, 3]}, TypeError, r"\[capture\] ids must hold whole numbers: got float64"),
+        ({"ids": [[1, 2, 3]]}, ValueError, r"ids must be \[B\|1, T\] of the tokens: got \[1, 3\] for \[B, T\] of \[\[2, 4\]\]"),
+        ({"ids": np.zeros((3, 4), int)}, ValueError, r"got \[3, 4\] for"),
+    ],
+    ids=str,
+)
+def test_what_no_call_has_is_refused(options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    q = number_of(10, 2, 2, 4, 8)
+    with pytest.raises(kind, match=text), qkv.torch.capture(**options):
+        F.scaled_dot_product_attention(q, q, q)
+    with qkv.torch.capture() as maps:
+        pass
+    assert maps.table() == "no statistics: no call was captured, or by a Capture without statistics=True"
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_types(dtype: Any) -> None:
     q = number_of(11, 1, 2, 30, 16).to(dtype)
