@@ -98,6 +98,15 @@ def _diagonal(causal: bool | str) -> str:
     raise ValueError(f'[attention] causal must be False, True, "top_left" or "bottom_right": got {causal!r}')
 
 
+def window_of(window: Any, function: str = "attention", name: str = "window") -> tuple[int, int]:
+    """(left, right). Raises ValueError for another number of sides, TypeError for numbers that are not whole."""
+    if not isinstance(window, (tuple, list)) or len(window) != 2:
+        raise ValueError(f"[{function}] {name} must be (left, right), numbers of other tokens: got {window!r}")
+    if not all(isinstance(n, (int, np.integer)) for n in window):
+        raise TypeError(f"[{function}] {name} must be two whole numbers: got {window!r}")
+    return int(window[0]), int(window[1])
+
+
 @functools.cache
 def _causal(align: str) -> Mask:
     return Mask.causal(align)
@@ -124,11 +133,7 @@ def build_mask(
     if causal:
         parts.append(_causal(align))
     if window is not None:
-        if not isinstance(window, (tuple, list)) or len(window) != 2:
-            raise ValueError(f"[attention] window must be (left, right), numbers of other tokens: got {window!r}")
-        if not all(isinstance(n, (int, np.integer)) for n in window):
-            raise TypeError(f"[attention] window must be two whole numbers: got {window!r}")
-        parts.append(Mask.window(*map(int, window), align))
+        parts.append(Mask.window(*window_of(window), align))
     if key_lengths is not None:
         parts.append(Mask.key_lengths(integers(key_lengths)))
     for array, make, name in ((keep, _core.keep, "keep"), (drop, _core.drop, "drop")):

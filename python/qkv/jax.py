@@ -31,8 +31,8 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from . import _jax
-from ._arrays import require_shapes
-from ._options import _diagonal
+from ._arrays import require_lse, require_shapes
+from ._options import _diagonal, window_of
 from .masks import Mask
 
 __all__ = ["attention", "dot_product_attention"]
@@ -166,8 +166,12 @@ def _mask_token(mask: Mask | None) -> int:
 def _seed_words(seed: Any) -> Any:
     """[2] uint32: the low and the high half of the 64 bits that qkv.attention takes as seed."""
     if isinstance(seed, (int, np.integer)):
-        bits = int(seed) & (2**64 - 1)
+        bits = int(seed)
+        if not 0 <= bits < 2**64:
+            raise TypeError(f"[qkv.jax.attention] seed must be a whole number below 2^64 from 0 on: got {bits}")
         return np.array([bits & 0xFFFFFFFF, bits >> 32], np.uint32)
+    if not hasattr(seed, "dtype"):
+        raise TypeError(f"[qkv.jax.attention] seed must be an int, a key or uint32[2]: got {seed!r}")
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         seed = jax.random.key_data(seed)
     if seed.dtype != jnp.uint32 or seed.shape != (2,):
@@ -199,14 +203,13 @@ def _check(q: Any, k: Any, v: Any, tokens_first: bool, square: bool, window: tup
     return sizes
 
 
-def _operand(array: Any, name: str, dtype: Any, sizes: tuple[int, ...], letters: str) -> Any:
+def _operand(array: Any, name: str, dtype: Any, sizes: tuple[int, ...], letters: str, *, repeats: bool = True) -> Any:
     if array is None:
         return None
     array = jnp.asarray(array)
-    if array.ndim != len(sizes) or any(own not in (1, size) for own, size in zip(array.shape, sizes, strict=True)):
-        raise ValueError(
-            f"[qkv.jax.attention] {name} must be {letters} = {list(sizes)}, or 1 where it repeats: got {list(array.shape)}"
-        )
+    if array.ndim != len(sizes) or any(own != size and not (repeats and own == 1) for own, size in zip(array.shape, sizes, strict=True)):
+        where = ", or 1 where it repeats" if repeats else ""
+        raise ValueError(f"[qkv.jax.attention] {name} must be {letters} = {list(sizes)}{where}: got {list(array.shape)}")
     return array.astype(dtype)
 
 
@@ -257,12 +260,13 @@ def attention(
         out, [B, H, Tq, Dv] (or [B, Tq, H, Dv]), or (out, lse).
 
     Raises:
-        TypeError, ValueError: while the call is traced. jax.errors.JaxRuntimeError with qkv's text: for what only shows when it
-            runs.
+        TypeError, ValueError: while the call is traced. For what only shows when it runs, such as a key_lengths beyond Tk:
+            jax.errors.JaxRuntimeError or, of a function that is compiled already, ValueError; both with qkv's text.
     """
     q, k, v = jnp.asarray(q), jnp.asarray(k), jnp.asarray(v)
     align = _diagonal(causal)
-    left, right = (-1, -1) if window is None else (int(window[0]), int(window[1]))
+    left, right = (-1, -1) if window is None else window_of(window, "qkv.jax.attention")
+    require_lse("qkv.jax.attention", return_lse, (True,))
     windowed = left >= 0 or right >= 0
     square = align == "square" and (causal is True or windowed)
     n = _check(q, k, v, tokens_first, square, (left, right) if windowed and not causal else None)
@@ -280,8 +284,8 @@ def attention(
     optional = (
         _operand(bias, "bias", _sum_dtype(q), sizes, "[B, H, Tq, Tk]"),
         _operand(keep, "keep", jnp.bool_, sizes, "[B, H, Tq, Tk]"),
-        _operand(_whole(key_lengths, "key_lengths"), "key_lengths", jnp.int32, sizes[:1], "[B]"),
-        _operand(sinks, "sinks", _sum_dtype(q), sizes[1:2], "[H]"),
+        _operand(_whole(key_lengths, "key_lengths"), "key_lengths", jnp.int32, sizes[:1], "[B]", repeats=False),
+        _operand(sinks, "sinks", _sum_dtype(q), sizes[1:2], "[H]", repeats=False),
         _seed_words(seed) if dropout else None,
     )
     static = _Static(
@@ -339,7 +343,7 @@ def dot_product_attention(
     if isinstance(scale, jax.core.Tracer):
         q, scale = (q * scale).astype(q.dtype), 1.0
     sides = (local_window_size,) * 2 if isinstance(local_window_size, int) else local_window_size
-    if sides is not None and min(sides) < 0:
+    if sides is not None and min(window_of(sides, "qkv.jax.dot_product_attention", "local_window_size")) < 0:
         raise ValueError(f"[qkv.jax.dot_product_attention] local_window_size must be at least 0: got {local_window_size}")
     out, lse = attention(
         q, k, v, causal="top_left" if is_causal else False, bias=bias, keep=mask, key_lengths=key_value_seq_lengths,

@@ -206,6 +206,21 @@ def test_errors_say_what_to_do() -> None:
         attention(numbers(1, 1, 3, 5, 8), k, v)
     with pytest.raises(ValueError, match="seed"):
         attention(q, k, v, dropout=0.1)
+    for options, kind, text in (
+        ({"window": (1.9, 0)}, TypeError, r"window must be two whole numbers: got \(1.9, 0\)"),
+        ({"window": (1, 0, 99)}, ValueError, r"window must be \(left, right\)"),
+        ({"return_lse": "low"}, ValueError, "return_lse must be False or True: got 'low'"),
+        ({"dropout": 0.5, "seed": -1}, TypeError, "below 2\\^64 from 0 on: got -1"),
+        ({"dropout": 0.5, "seed": 2**64}, TypeError, "below 2\\^64 from 0 on"),
+        ({"dropout": 0.5, "seed": 1.5}, TypeError, "seed must be an int, a key or uint32.*got 1.5"),
+        ({"sinks": np.ones(1)}, ValueError, r"sinks must be \[H\] = \[2\]: got \[1\]"),
+    ):
+        with pytest.raises(kind, match=text):
+            attention(q, k, v, **options)
+    with pytest.raises(ValueError, match=r"key_lengths must be \[B\] = \[2\]: got \[1\]"):
+        attention(*(np.concatenate([x, x]) for x in (q, k, v)), key_lengths=[3])
+    with pytest.raises(TypeError, match="local_window_size must be two whole numbers"):
+        qkv.jax.dot_product_attention(q, q, q, local_window_size=(1.9, 0))
     with pytest.raises(Exception, match="key_lengths"):  # only running can tell
         attention(q, k, v, key_lengths=[9]).block_until_ready()
 
