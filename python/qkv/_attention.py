@@ -180,7 +180,7 @@ def attention(
     rows = heads_first(shape, layout)[:-1]
     lse = empty(q, rows, sum_dtype(q)) if return_lse else None
     low = empty(q, rows, sum_dtype(q)) if return_lse == "low" else None
-    capture = weights._make() if isinstance(weights, Capture) else None
+    capture = weights._make("attention") if isinstance(weights, Capture) else None
     all_weights = None
     if weights is not None and capture is None:
         if not isinstance(weights, str) or weights not in _KINDS:
@@ -259,7 +259,7 @@ def attention_backward(
     check_layout("attention_backward", layout, q, k)
     made = _options_of("attention_backward", len(shape), layout, q, k, options)
     of = empty_gradients("attention_backward", need, made, q=q, k=k, v=v, **options)
-    capture = None if weights is None else weights._make()
+    capture = None if weights is None else weights._make("attention_backward", backward=True)
     inputs = operands(layout, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse, lse_low=lse_low)
     _core.backward(made, capture, *inputs, *operands(layout, **of))
     results = Gradients(*(finish(q, x) for x in of.values()))

@@ -27,7 +27,8 @@ class Capture:
         statistics: entropy, largest weight and the like of every row, always before dropout.
         column_mass: the sum of the weights of every key: its column's.
         map: (rows, columns) of a map summed over blocks.
-        of: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient.
+        of: "weights", "applied" (after dropout), or in backward "gradient": weights times their gradient. In the other direction each
+            is an OptionError.
         offsets: [B]: query i stands at key i + offset; none: Tk - Tq.
         positive: of gradients: max(0, weight x gradient). Relevance maps, Chefer 2021 (arXiv:2103.15679) eq. 5.
     """
@@ -42,7 +43,12 @@ class Capture:
     offsets: Sequence[int] = ()
     positive: bool = False
 
-    def _make(self) -> Any:
+    def _make(self, function: str, *, backward: bool = False) -> Any:
+        if (self.of == "gradient") is not backward:
+            where = 'a Capture with of="gradient"' if backward else 'a Capture of "weights" or "applied"; "gradient" is attention_backward\'s'
+            raise _core.OptionError(f"[{function}] weights must be {where}: got of={self.of!r}")
+        if self.map is not None and (not isinstance(self.map, (tuple, list)) or len(self.map) != 2):
+            raise ValueError(f"[Capture] map must be (rows, columns): got {self.map!r}")
         map_rows, map_columns = self.map or (0, 0)
         flags = {name: getattr(self, name) for name in ("statistics", "column_mass", "positive")}
         flags = {name: bool(x) if isinstance(x, np.bool_) else x for name, x in flags.items()}

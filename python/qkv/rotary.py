@@ -55,11 +55,12 @@ class Rotary:
 
     @property
     def frequencies(self) -> np.ndarray:
-        """Radians per position, [R / 2]."""
+        """Radians per position, [R / 2]; of from_tables empty."""
         return np.array(self._core.frequencies())
 
     def forward(self, x: Any, *, offset: int = 0, offsets: Sequence[int] = (), ids: Any = None) -> Any:
-        """x [B, H, T, D] turned. Token t of sequence b has position offset + t, offsets[b] + t, or ids[b, t] ([B|1, T])."""
+        """x [B, H, T, D] turned. Token t of sequence b has position offset + t, offsets[b] + t, or ids[b, t] ([B|1, T]):
+        one of the three, otherwise an OptionError."""
         return self._turn(self._core.forward, x, offset, offsets, ids)
 
     __call__ = forward
@@ -70,6 +71,8 @@ class Rotary:
 
     @staticmethod
     def _turn(function: Any, x: Any, offset: int, offsets: Sequence[int], ids: Any) -> Any:
+        if bool(offset) + bool(len(offsets)) + (ids is not None) > 1:
+            raise _core.OptionError("[Rotary] offset, offsets and ids exclude each other: got more than one")
         y = empty(x, tuple(x.shape), dtype_name(x))
         numbers = None if ids is None else np.ascontiguousarray(whole_numbers(ids, "[Rotary] ids", np.int64))
         function(offset, integers(offsets), *operands(ways=_WAYS, x=x, y=y, ids=numbers))

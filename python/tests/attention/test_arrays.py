@@ -106,6 +106,7 @@ def test_errors_say_what_to_do() -> None:
     )
     refused(ValueError, "'bias'", "none", call=lambda: backward(out, q, k, v, out, lse, need="bias"))
     refused(TypeError, "Capture", "str", call=lambda: backward(out, q, k, v, out, lse, weights="all"))
+    refused(qkv.OptionError, 'of="gradient"', call=lambda: backward(out, q, k, v, out, lse, weights=qkv.Capture(rows=[0])))
     out = np.empty_like(q)
     out.flags.writeable = False
     refused(ValueError, "out is written to", "read-only", "writable", call=lambda: qkv.attention(q, k, v, out=out))

@@ -223,6 +223,8 @@ def test_what_rounding_took_from_lse_saves_work_and_changes_no_bit() -> None:
         ({"first_sequence": -3}, "first_sequence.*got -3"),
         ({"window": (1, 1.5)}, r"window must be two whole numbers: got \(1, 1.5\)"),
         ({"window": 3}, r"window must be \(left, right\)"),
+        ({"weights": qkv.Capture(of="gradient", rows=[0])}, "weights must be a Capture of .*attention_backward's: got of='gradient'"),
+        ({"weights": qkv.Capture(map=3)}, r"\[Capture\] map must be \(rows, columns\): got 3"),
         ({"window": (1, 1)}, r'window=\(1, 1\) needs Tq == Tk: got Tq 3, Tk 5; otherwise mask=qkv.Mask.window\(1, 1, "bottom_right"\)'),
         ({"return_lse": "lo"}, "return_lse must be False or True or 'low': got 'lo'"),
     ],

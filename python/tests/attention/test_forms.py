@@ -259,3 +259,6 @@ def test_rotary_turns_and_turns_back() -> None:
     assert np.allclose(y, expected, atol=1e-14)
     assert np.allclose(rotary.backward(y, offset=3), x, atol=1e-14)
     assert np.allclose(rotary(x, ids=np.arange(3, 8)[None]), y, atol=1e-15)
+    for pair in ({"offset": 7, "offsets": [1]}, {"offset": 7, "ids": np.arange(5)[None]}, {"offsets": [1], "ids": np.arange(5)[None]}):
+        with pytest.raises(qkv.OptionError, match="offset, offsets and ids exclude each other"):
+            rotary.backward(x, **pair)
