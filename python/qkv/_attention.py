@@ -35,7 +35,7 @@ from ._arrays import (
     sum_dtype,
 )
 from ._core import OptionError, ShapeError
-from ._options import PositionBias, ScoreMod, build_options, options_of
+from ._options import PositionBias, ScoreMod, build_options, options_of, require_64_bits
 from .capture import Capture, Captured
 from .kv_cache import KVCache
 from .masks import Mask
@@ -133,7 +133,8 @@ def attention(
         bias: added to scores, [B|1, H|1, Tq|1, Tk|1], float32 (float64 for float64); -inf = not kept.
         window: (left, right), how many tokens on each side of its own a query may attend; -1 = unbounded. Aligned as
             ``causal`` says.
-        key_lengths: [B], whole numbers: the keys of sequence b from key_lengths[b] on are padding.
+        key_lengths: [B], whole numbers: the keys of sequence b from key_lengths[b] on are padding. With more than one query,
+            "bottom_right" beside it is an OptionError: Mask.causal(offsets=...). A KVCache knows its own lengths.
         scale: the factor on q.k, default 1/sqrt(D).  softcap: c > 0: scores become c tanh(score / c).
         dropout, seed: the probability that a weight is dropped, and the 64-bit seed that fixes the pattern.
             ``first_sequence``: the number that sequence 0 has in the pattern.
@@ -155,8 +156,9 @@ def attention(
         out, or a tuple of out, lse (and lse_low; return_lse) and weights or :class:`Captured` (weights).
 
     Raises:
-        TypeError: for element types that are not supported or differ. ValueError: for wrong shapes, strides or options, a
-            read-only ``out``, or an array that is not on the CPU.
+        TypeError: for element types of q, k, v that are not supported or differ. OptionError (a ValueError): for those of bias, sinks,
+            position_bias or a cache. ValueError: for wrong shapes, strides or options, a read-only ``out``, or an array that is not
+            on the CPU.
         UnsupportedError (a NotImplementedError): for the combinations that docs/concepts/limits.md lists.
     """
     cache = k if isinstance(k, KVCache) else None
@@ -269,7 +271,7 @@ def attention_backward(
 def attention_weights(q: Any, k: Any, *, applied: bool = False, layout: str | None = None, **options: Any) -> Any:
     """The weights alone, [B, H, Tq, Tk], float32 (float64 for float64): before dropout, or with ``applied`` after it.
 
-    layout, options: as :func:`attention`.
+    q [B, H, Tq, D], k [B, Hkv, Tk, D], no KVCache. layout, options: as :func:`attention`, but for return_lse, weights, out and sequences.
     """
     shape = check_inputs("attention_weights", q=q, k=k)
     check_layout("attention_weights", layout, q, k)
@@ -300,7 +302,12 @@ def merge_attention(outs: Sequence[Any], lses: Sequence[Any]) -> tuple[Any, Any]
 
 
 def dropout_factors(shape: tuple[int, int, int, int], p: float, seed: int, *, first_sequence: int = 0) -> Any:
-    """0 or 1/(1 - p) for every weight [B, H, Tq, Tk], float32: the pattern that attention(dropout=p, seed=seed) applies."""
+    """The pattern that attention(dropout=p, seed=seed) applies, float32: for every weight [B, H, Tq, Tk] 0 or about 1/(1 - p).
+
+    To the bit it is 65536 / (65536 - t), t = round(65536 p), rounded to float32. OptionError (a ValueError): for a p outside [0, 1] or,
+    above 0, below 2^-17. TypeError: for a seed that is no whole number of 64 bits.
+    """
+    require_64_bits("dropout_factors", seed=seed, first_sequence=first_sequence)
     factors = np.empty(shape, np.float32)
     _core.dropout_factors(p, seed, first_sequence, factors)
     return factors

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import _arrays, _core
 from ._arrays import check_inputs, dtype_name, empty, finish, sum_dtype
+from ._options import require_64_bits
 
 __all__ = ["LinearGradients", "LinearState", "linear_attention", "linear_attention_backward", "random_features"]
 
@@ -146,6 +147,7 @@ def linear_attention_backward(
 
 def random_features(shape: Sequence[int], seed: int, dtype: Any = np.float32) -> np.ndarray:
     """features [F, D] for feature_map="softmax": orthogonal blocks. A seed gives the same numbers on every machine."""
+    require_64_bits("random_features", seed=seed)
     features = np.empty(tuple(shape), dtype)
     _core.random_features(seed, features)
     return features

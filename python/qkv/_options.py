@@ -98,6 +98,13 @@ def _diagonal(causal: bool | str) -> str:
     raise ValueError(f'[attention] causal must be False, True, "top_left" or "bottom_right": got {causal!r}')
 
 
+def require_64_bits(function: str, **numbers: Any) -> None:
+    """Raises TypeError unless each is a whole number of 64 bits, as seeds are."""
+    for name, n in numbers.items():
+        if not (isinstance(n, (int, np.integer)) and 0 <= n < 2**64):
+            raise TypeError(f"[{function}] {name} must be a whole number below 2^64 from 0 on: got {n!r}")
+
+
 def window_of(window: Any, function: str = "attention", name: str = "window") -> tuple[int, int]:
     """(left, right). Raises ValueError for another number of sides, TypeError for numbers that are not whole."""
     if not isinstance(window, (tuple, list)) or len(window) != 2:
@@ -183,9 +190,7 @@ def build_options(
     if not _NUMBERS.issuperset((type(scale), type(softcap), type(dropout))):
         require_numbers("attention", scale=scale, softcap=softcap, dropout=dropout)
     if seed is not None or first_sequence:
-        for name, n in (("seed", seed or 0), ("first_sequence", first_sequence)):
-            if not (isinstance(n, (int, np.integer)) and 0 <= n < 2**64):
-                raise TypeError(f"[attention] {name} must be a whole number below 2^64 from 0 on: got {n!r}")
+        require_64_bits("attention", seed=seed or 0, first_sequence=first_sequence)
     if dropout and seed is None:
         raise ValueError("[attention] dropout needs a seed: the same seed in attention_backward repeats the same pattern")
     if score_mod is not None and not isinstance(score_mod, ScoreMod):

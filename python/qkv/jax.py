@@ -32,7 +32,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from . import _jax
 from ._arrays import require_lse, require_shapes
-from ._options import _diagonal, window_of
+from ._options import _diagonal, require_64_bits, window_of
 from .masks import Mask
 
 __all__ = ["attention", "dot_product_attention"]
@@ -166,9 +166,8 @@ def _mask_token(mask: Mask | None) -> int:
 def _seed_words(seed: Any) -> Any:
     """[2] uint32: the low and the high half of the 64 bits that qkv.attention takes as seed."""
     if isinstance(seed, (int, np.integer)):
+        require_64_bits("qkv.jax.attention", seed=seed)
         bits = int(seed)
-        if not 0 <= bits < 2**64:
-            raise TypeError(f"[qkv.jax.attention] seed must be a whole number below 2^64 from 0 on: got {bits}")
         return np.array([bits & 0xFFFFFFFF, bits >> 32], np.uint32)
     if not hasattr(seed, "dtype"):
         raise TypeError(f"[qkv.jax.attention] seed must be an int, a key or uint32[2]: got {seed!r}")

@@ -74,7 +74,10 @@ class Mask:
 
     @classmethod
     def key_lengths(cls, lengths: Sequence[int]) -> Mask:
-        """keep(b, j) = j < lengths[b]: padding at the right. lengths [B]."""
+        """keep(b, j) = j < lengths[b]: padding at the right. lengths [B].
+
+        With more than one query, "bottom_right" beside it is an OptionError: ``causal(offsets=...)`` says where each sequence ends.
+        """
         return cls(_core.key_lengths(integers(lengths)))
 
     @classmethod

@@ -34,10 +34,15 @@ def attention_varlen(
 
     Args:
         q [total_q, H, D], k [total_k, Hkv, D], v [total_k, Hkv, Dv].
-        q_offsets, kv_offsets [B + 1]: whole numbers, ascending, the first 0 (kv_offsets none: as q's).
-        options: as in :func:`qkv.attention`; they apply to each sequence by itself.
+        q_offsets, kv_offsets [B + 1]: whole numbers, ascending, the first 0, the last the number of tokens (kv_offsets none: as q's).
+        options: as in :func:`qkv.attention`, but for weights, out, layout and sequences; they apply to each sequence by itself.
+            causal=True needs Tq == Tk in each. A bias is [B|1, H|1, longest Tq|1, longest Tk|1], each sequence reads its top left;
+            keep and drop need sequences of equal length.
     Returns:
-        out [total_q, H, Dv] (and lse [total_q, H]). Like FlashAttention's varlen interface (cu_seqlens).
+        out [total_q, H, Dv] (and lse [total_q, H]; return_lse: True or False). Like FlashAttention's varlen interface (cu_seqlens).
+    Raises:
+        TypeError: for another element type of q, or an option that there is not. ShapeError, OptionError (ValueErrors): for what does
+            not fit.
     """
     require_float(q, "q", "attention_varlen")
     require_lse("attention_varlen", return_lse, (True,))

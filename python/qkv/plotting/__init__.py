@@ -128,7 +128,8 @@ class Picture:
 
     def statistics(self, layer: int = 0, head: int = 0) -> dict[str, float]:
         """How one head spreads its attention: means over rows i >= 1 of the weight on the query's own position ("self"), the
-        one before ("previous"), key 0 ("first"), of the "largest" weight, of the entropy ("entropy_nats"); and how many "rows"."""
+        one before ("previous"), key 0 ("first"), of the "largest" weight, of the entropy ("entropy_nats"); and how many "rows".
+        Raises OptionError for a layer or head that the weights do not have."""
         return self._core.statistics(layer, head)
 
     @functools.cached_property
@@ -189,7 +190,7 @@ def plot(
     Returns:
         a :class:`Picture`.
     Raises:
-        ValueError: for shapes or labels that do not fit, and for a weight that is negative or not finite.
+        ValueError: for shapes or labels that do not fit, and for a weight that is negative or infinite. NaN is drawn in a colour of its own.
     """
     array = _chosen(weights, sequence, layers)
     if isinstance(weights, AttentionMap):

@@ -39,7 +39,9 @@ def latent_attention(
         latent: c [B, Tk, R], behind its norm. key_rope: r [B, Tk, Dr], rotated, the same for all heads. Both are what a cache
             holds; where they are columns of one tensor [B, Tk, R + Dr], the absorbed form reads it in place.
         kv_b_weight: kv_b_proj.weight, [H (Dn + Dv), R].
-        attn_mask, dropout_p: as in :func:`scaled_dot_product_attention`.
+        attn_mask: a tensor that broadcasts to [B, H, Tq, Tk]: bool (True = may attend) or float (added). Beside is_causal both must
+            allow a key.
+        dropout_p: as in :func:`scaled_dot_product_attention`.
         is_causal: the last query stands at the last key (bottom right), as behind a cache.
         scale: default 1/sqrt(Dn + Dr).
         form: "materialised" computes k and v of all heads first. "absorbed" maps queries and results instead and attends to c

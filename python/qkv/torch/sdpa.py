@@ -51,11 +51,13 @@ def scaled_dot_product_attention(
         scale: default 1/sqrt(E).  enable_gqa: query head h reads key/value head h // (Hq // H).
 
     Returns:
-        [..., Hq, L, Ev], of query's type and memory layout. A row that may attend nothing is 0, as PyTorch gives it.
+        [..., Hq, L, Ev], of query's type; in query's memory layout where Ev == E, otherwise contiguous. A row that may attend nothing is 0, as
+            PyTorch gives it.
 
     Raises:
         ArgumentError (a ValueError and RuntimeError): for wrong shapes or devices, or is_causal with attn_mask. TypeError: for
-            other element types, or a tensor of a class with a __torch_function__ of its own.
+            other element types, or a tensor of a class with a __torch_function__ of its own. qkv.OptionError (a ValueError): for a
+            dropout_p above 0 and below 2^-17.
 
     Differentiable (gradients of gradients too, forward mode by torch.autograd.forward_ad), attn_mask of floats included; works
     under torch.compile(fullgraph=True), autocast and torch.func.vmap.

@@ -81,7 +81,8 @@ def varlen_attn(
 
     Raises:
         ArgumentError (a ValueError and RuntimeError): for shapes, offsets or lengths that do not fit. ValueError: for pages. TypeError: for other
-            element types. NotImplementedError: for gradients through block_table.
+            element types. NotImplementedError: for gradients and dropout_p through block_table, and for alibi_slopes beside seqused_k of
+            other lengths than the queries'.
 
     Differentiable once in query, key, value (out and lse), in reverse mode; works under torch.compile(fullgraph=True), torch.export,
     torch.func.grad and vmap. Under autocast query, key and value of different types are cast to its type. Dao 2022

@@ -89,6 +89,8 @@ def test_errors_say_what_to_do() -> None:
     refused(ValueError, '"bottom_right"', '"top_left"', call=lambda: qkv.attention(q[:, :, :3], k, v, causal=True))
     refused(TypeError, "scale must be a number: got 'a'", call=lambda: qkv.attention(q, k, v, scale="a"))
     refused(TypeError, "seed", "from 0 on: got -1", call=lambda: qkv.attention(q, k, v, dropout=0.5, seed=-1))
+    refused(TypeError, "[dropout_factors] seed", "got -1", call=lambda: qkv.dropout_factors((1, 1, 2, 2), 0.5, -1))
+    refused(TypeError, "[random_features] seed", "got 1.5", call=lambda: qkv.random_features((2, 2), 1.5))
     refused(TypeError, "float", "integer", call=lambda: qkv.attention(q, k, v, key_lengths=[2.5, 3]))
     refused(TypeError, "qkv.PositionBias", "int", call=lambda: qkv.attention(q, k, v, position_bias=3))
     refused(TypeError, "qkv.ScoreMod", "int", call=lambda: qkv.attention(q, k, v, score_mod=3))
