@@ -29,26 +29,43 @@ FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _WIDE = frozenset((torch.float32, torch.float64))
 
 
+def require_tensors(function: str, tensors: dict[str, Any]) -> None:
+    """Raises ArgumentTypeError for the first that is no tensor; None passes."""
+    for name, x in tensors.items():
+        if x is not None and not isinstance(x, Tensor):
+            raise ArgumentTypeError(f"[{function}] {name} must be a torch.Tensor: got {type(x).__name__}; torch.as_tensor makes one")
+
+
 def require_floats(function: str, tensors: dict[str, Tensor], others: dict[str, Tensor | None]) -> None:
-    """Raises ArgumentTypeError unless all have the same of the four element types, ArgumentError for what, of others too, lies on
-    another device."""
+    """Raises ArgumentTypeError unless all are tensors of the same of the four element types, ArgumentError for what, of others too, lies
+    on another device."""
     fits, dtype = True, None
     for x in tensors.values():
+        if not isinstance(x, Tensor):
+            require_tensors(function, tensors)
         dtype = dtype or x.dtype
         fits = fits and x.dtype is dtype
     if not fits or dtype not in FLOATS:
         found = ", ".join(f"{name} {str(x.dtype).removeprefix('torch.')}" for name, x in tensors.items())
+        to = f"{next(iter(tensors))}.dtype" if dtype in FLOATS else "torch.float32"
         raise ArgumentTypeError(
             f"[{function}] {', '.join(tensors)} must have one element type, float32, float64, bfloat16 or float16: got {found}; cast "
-            f"them, x.to({next(iter(tensors))}.dtype)"
+            f"them, x.to({to})"
         )
     for given in (tensors, others):
         for name, x in given.items():  # type: ignore[assignment]
-            if x is not None and not x.is_cpu:
+            if x is not None and not (isinstance(x, Tensor) and x.is_cpu):
+                require_tensors(function, given)
                 raise ArgumentError(f"[{function}] tensors must lie in the CPU's memory: got {name} on {x.device}; move it, {name}.cpu()")
 
 
 require_shapes = functools.partial(_arrays.require_shapes, ArgumentError)
+
+
+def require_aux(function: str, return_aux: Any) -> None:
+    """Raises TypeError for what is no AuxRequest of PyTorch's."""
+    if return_aux is not None and not hasattr(return_aux, "lse"):
+        raise TypeError(f"[{function}] return_aux must be an AuxRequest, such as AuxRequest(lse=True), or None: got {return_aux!r}")
 
 
 def offsets_of(function: str, name: str, cu: Tensor, total: int, *, whole: bool = False) -> list[int]:

@@ -87,6 +87,7 @@ def flex_attention(
             block_mask of another kind.
     """
     shapes = {"query": (query, "B Hq L E"), "key": (key, "B H S E"), "value": (value, "B H S Ev")}
+    _calls.require_tensors("flex_attention", {"query": query, "key": key, "value": value})
     require_shapes("flex_attention", shapes)
     if not enable_gqa and query.shape[1] != key.shape[1]:
         raise ArgumentError(
@@ -94,6 +95,7 @@ def flex_attention(
         )
     if return_aux is None:
         return _attend(query, key, value, score_mod, block_mask, scale, return_lse)
+    _calls.require_aux("flex_attention", return_aux)
     if return_lse:
         raise ArgumentError("[flex_attention] return_lse and return_aux exclude each other: return_aux=AuxRequest(lse=True) alone")
     if return_aux.max_scores:

@@ -41,7 +41,7 @@ _GATED = """The gated delta rule. Yang 2024 (arXiv:2412.06464), eq. 10.
 Args:
     q, k: [B, T, Hk, K], v: [B, T, Hv, V], float32, float64, bfloat16 or float16, on the CPU. Hv is a multiple of Hk: head h of
         v reads head h // (Hv // Hk). Any strides; a last axis whose stride is not 1 is copied.
-    g: [B, T, Hv], logarithm of the decay, normally at most 0. beta: [B, T, Hv]; stable where beta |k|^2 < 2.
+    g: [B, T, Hv], logarithm of the decay, normally at most 0; None: no decay. beta: [B, T, Hv]; stable where beta |k|^2 < 2.
     scale: multiplies q.k, default K ** -0.5.
     initial_state: [N, Hv, K, V], the state before the first token (default zeros). N is B, or the number of packed sequences.
     use_qk_l2norm_in_kernel: divides rows of q and k by sqrt(|x|^2 + 1e-6) first.
@@ -132,7 +132,7 @@ def _check(
     given = {**rows, "g": g, "beta": beta, "initial_state": state}
     if any_override(*given.values()):
         require_plain(name, given)
-    require_floats(name, rows, given)
+    require_floats(name, rows, {**given, "cu_seqlens": cu_seqlens})
     q, k, v = rows.values()
     sizes = require_shapes(name, {"q": (q, "B T Hk K"), "k": (k, "B T Hk K"), "v": (v, "B T Hv V")})
     if sizes["K"] == 0:

@@ -75,6 +75,9 @@ def short_convolution(
         activation: "silu" or "swish", on the result.
         return_last: also return the last W - 1 rows [B, W - 1, C], which the next call takes as `before`.
 
+    Returns:
+        out [B, T, C] of x's type, or (out, the last rows) with return_last.
+
     Raises:
         ArgumentError (a ValueError and RuntimeError): for wrong shapes, devices or activations. TypeError: for element types.
 

@@ -25,6 +25,7 @@ _NESTED = (
     "[scaled_dot_product_attention] nested tensors are not computed here: pack their rows, x.transpose(1, 2).values(), and call "
     "qkv.torch.varlen_attn with x.offsets()"
 )
+_LOWER_RIGHT = "; the last query at the last key: attn_mask=torch.nn.attention.bias.causal_lower_right(L, S)"
 _BOTH_MASKS = "[scaled_dot_product_attention] attn_mask and is_causal exclude each other: got both"
 
 
@@ -74,6 +75,8 @@ def scaled_dot_product_attention(
         done, result = asked(scaled_dot_product_attention, tensors, dropout_p, is_causal, **rest)
         if done:
             return result
+    elif not isinstance(query, Tensor):
+        _calls.require_tensors("scaled_dot_product_attention", {"query": query})
     elif query.is_nested:  # strided ones; and torch.compile does not say that jagged ones have an override
         raise ArgumentTypeError(_NESTED)
     q, k, v, bias, keep, is_causal, lead = prepare(query, key, value, attn_mask, is_causal, enable_gqa)
@@ -86,6 +89,8 @@ def prepare(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, bool | str, tuple[int, ...] | None]:
     """q, k, v, bias, keep and is_causal as `attend` takes them, and the axes that the result is folded back to (None: it has four
     axes)."""
+    if is_causal is not True and is_causal is not False:
+        raise ArgumentTypeError(f"[scaled_dot_product_attention] is_causal must be True or False: got {is_causal!r}{_LOWER_RIGHT}")
     aligned = None
     if attn_mask is not None:
         if is_causal:
@@ -113,7 +118,7 @@ def attend(
 
     is_causal: True (top left), or "bottom_right".
     """
-    if dropout_p != 0 and not 0 <= dropout_p <= 1:
+    if dropout_p is None or (dropout_p != 0 and not 0 <= dropout_p <= 1):
         raise ArgumentError(f"[scaled_dot_product_attention] dropout_p must be from 0 to 1: got {dropout_p}")
     if not direct(q, k, v, bias, keep):
         if is_causal == "bottom_right":  # the operators know only the top left
@@ -208,6 +213,8 @@ def split_mask(
     mask: Tensor, q: Tensor, k: Tensor, lead: tuple[int, ...] | None = None
 ) -> tuple[Tensor | None, Tensor | None]:  # fmt: skip
     """attn_mask as (bias, None) or (None, keep), [B|1, H|1, L|1, S|1]. lead: axes that are folded into B."""
+    if not isinstance(mask, Tensor):
+        _calls.require_tensors("scaled_dot_product_attention", {"attn_mask": mask})
     if mask.dtype is not torch.bool and mask.dtype is not q.dtype and mask.dtype is not torch.float32:
         raise ArgumentTypeError(
             "[scaled_dot_product_attention] attn_mask must be bool (True = may attend), of query's type or float32: got "

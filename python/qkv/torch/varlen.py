@@ -15,6 +15,7 @@ from ._calls import (
     autocast_where_mixed,
     draw_seed,
     inner_contiguous,
+    require_aux,
     require_floats,
     require_shapes,
     sum_dtype,
@@ -99,6 +100,7 @@ def varlen_attn(
         done, result = asked(varlen_attn, tensors, *rest, return_aux=return_aux, **options)
         if done:
             return result
+    require_aux("varlen_attn", return_aux)
     arguments = _arguments(*tensors.values(), cu_seq_q, cu_seq_k, max_q, max_k, **options)
     out, lse = packed(*arguments)
     return (out, lse) if return_aux is not None and return_aux.lse else out
@@ -126,7 +128,7 @@ def _arguments(
         )
     if kv_heads == 0 or heads % kv_heads:
         raise ArgumentError(f"[varlen_attn] the heads of key must divide those of query: got {kv_heads} for {heads}")
-    if len(window_size) != 2 or any(not isinstance(n, int) or n < -1 for n in window_size):
+    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or any(not isinstance(n, int) or n < -1 for n in window_size):
         raise ArgumentError(f"[varlen_attn] window_size must be two counts of tokens, -1 = unbounded: got {window_size}")
     if block_table is not None and seqused_k is None:
         raise ArgumentError("[varlen_attn] block_table needs seqused_k: it does not say how many keys a sequence has")
