@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import reprlib
 import sys
 import warnings
 from collections.abc import Callable
@@ -167,12 +168,14 @@ def require_lse(function: str, return_lse: Any, words: tuple[Any, ...]) -> None:
 def require_shapes(
     error: type[Exception], function: str, shapes: dict[str, tuple[Any, str]], **known: int
 ) -> dict[str, int]:  # fmt: skip
-    """Sizes by their letters. Raises `error` for an array with other axes than are said, or other sizes than those before it or
-    `known`; None has none."""
+    """Sizes by their letters. Raises TypeError for what is no array, `error` for one with other axes than are said, or other sizes
+    than those before it or `known`; None has none."""
     for name, (x, letters) in shapes.items():
         if x is None:
             continue
-        axes, shape = letters.split(), x.shape
+        axes, shape = letters.split(), getattr(x, "shape", None)
+        if shape is None:
+            raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
         if len(axes) == len(shape):
             for axis, n in zip(axes, shape):
                 if known.setdefault(axis, n) != n:
@@ -298,9 +301,10 @@ def whole_numbers(x: Any, name: str, dtype: Any = np.int32) -> Any:
     return array.astype(dtype, copy=False)
 
 
-def integers(x: Any) -> list[int]:
-    """A list of Python ints of any sequence or array of whole numbers."""
-    require_unmasked(x, "a sequence of ints")
-    if isinstance(x, int):
-        raise TypeError(f"a sequence of ints is wanted, one for each: got the single number {x}")
-    return [operator.index(n) for n in (x.tolist() if hasattr(x, "tolist") else x)]
+def integers(x: Any, name: str) -> list[int]:
+    """A list of Python ints of any sequence or array of whole numbers. TypeError: of anything else."""
+    require_unmasked(x, name)
+    try:
+        return [operator.index(n) for n in (x.tolist() if hasattr(x, "tolist") else x)]
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence of whole numbers: got {reprlib.repr(x)}") from None

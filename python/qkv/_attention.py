@@ -166,7 +166,7 @@ def attention(
         raise TypeError("[attention] a KVCache holds keys and values: leave v out")
     if cache is None and sequences is not None:
         raise TypeError(f"[attention] sequences are those of a KVCache: got k {type(k).__name__}")
-    chosen = None if sequences is None else integers(sequences)
+    chosen = None if sequences is None else integers(sequences, "[attention] sequences")
     shape = check_inputs("attention", q=q) if cache is not None else check_inputs("attention", q=q, k=k, v=v)
     check_layout("attention", layout if cache is None else layout or "bhtd", q, q if cache is not None else k)
     made = build_options(
@@ -345,6 +345,13 @@ def top_keys(
         raise OptionError(f"[top_keys] causal must be True or False, offset= moves its diagonal: got causal={causal!r}")
     if offset is not None and not causal:
         raise OptionError(f"[top_keys] offset moves the diagonal of causal=True: got offset={offset} with causal=False")
+    for name, n, kind in (("k", k, "a number of keys"), ("offset", offset or 0, "a distance in keys")):
+        if not isinstance(n, (int, np.integer)):
+            raise TypeError(f"[top_keys] {name} must be {kind}, a whole number: got {n!r}")
+    if k < 1:
+        raise OptionError(f"[top_keys] k must be at least 1: got {k}")
+    if mask is not None and not isinstance(mask, Mask):
+        raise TypeError(f"[top_keys] mask must be a qkv.Mask: got {type(mask).__name__}; Mask.keep(array) makes one of an array")
     chosen = mask if mask is not None else Mask()
     if causal:
         chosen = chosen & (Mask.causal("bottom_right") if offset is None else Mask.causal(offsets=[offset] * shape[0]))

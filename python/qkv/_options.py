@@ -52,9 +52,12 @@ class PositionBias:
         return cls(_core.relative(operand(table, "table", _TABLE_WAYS), align))
 
 
-def _made(name: str, scores: Any) -> Any:
+def _made(name: str, scores: Any, shape: tuple[int, ...]) -> Any:
     if scores is None:
         raise TypeError(f"[ScoreMod] {name} must return the scores: got None")
+    got = np.shape(scores)
+    if got != shape and (len(got) > 2 or any(n not in (1, size) for n, size in zip(got[::-1], shape[::-1]))):
+        raise ValueError(f"[ScoreMod] {name} must return [queries, keys] = {list(shape)}, as it was given: got {list(got)}")
     return scores
 
 
@@ -66,8 +69,8 @@ def _blockwise(value: Callable[..., Any], slope: Callable[..., Any] | None) -> C
         j = first_key + np.arange(scores.shape[1])[None, :]
         results = np.empty((2 if wants_slopes else 1, *scores.shape), scores.dtype)
         if wants_slopes:
-            results[1] = _made("slope", slope(scores.copy(), b, h, i, j))  # type: ignore[misc]
-        results[0] = _made("value", value(scores, b, h, i, j))
+            results[1] = _made("slope", slope(scores.copy(), b, h, i, j), scores.shape)  # type: ignore[misc]
+        results[0] = _made("value", value(scores, b, h, i, j), scores.shape)
         return results
 
     return block
@@ -84,6 +87,11 @@ class ScoreMod:
 
     value: Callable[..., Any]
     slope: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name, function in (("value", self.value), ("slope", self.slope)):
+            if not callable(function) and not (name == "slope" and function is None):
+                raise TypeError(f"[ScoreMod] {name} must be a function (score, b, h, i, j): got {type(function).__name__}")
 
     @property
     def _core(self) -> Any:  # not kept: it could be neither pickled nor freed with what it refers to
@@ -142,7 +150,7 @@ def build_mask(
     if window is not None:
         parts.append(Mask.window(*window_of(window), align))
     if key_lengths is not None:
-        parts.append(Mask.key_lengths(integers(key_lengths)))
+        parts.append(Mask.key_lengths(integers(key_lengths, "[attention] key_lengths")))
     for array, make, name in ((keep, _core.keep, "keep"), (drop, _core.drop, "drop")):
         if array is not None:
             dense = boolean(array, name)

@@ -52,7 +52,7 @@ class Capture:
         map_rows, map_columns = self.map or (0, 0)
         flags = {name: getattr(self, name) for name in ("statistics", "column_mass", "positive")}
         flags = {name: bool(x) if isinstance(x, np.bool_) else x for name, x in flags.items()}
-        numbers = {name: integers(getattr(self, name)) for name in ("heads", "rows", "offsets")}
+        numbers = {name: integers(getattr(self, name), f"[Capture] {name}") for name in ("heads", "rows", "offsets")}
         return _core.Capture(
             **numbers, **flags, top_k=self.top_k, map_rows=map_rows, map_columns=map_columns, of=self.of,
         )  # fmt: skip

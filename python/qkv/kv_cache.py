@@ -29,21 +29,23 @@ class KVCache(_core.KVCache):
         out = qkv.attention(q, cache, causal="bottom_right")       # sequences=[...]: of some
 
     Args:
-        num_kv_heads, head_dim, v_head_dim: Hkv, D, Dv (0: D).
-        storage: "float32", "float64", "bfloat16", "float16", "int8" (one scale per token and head; the error is at most
+        num_kv_heads, head_dim, v_head_dim: Hkv (1), D (must be given), Dv (0: D).
+        storage: "float32" (the default), "float64", "bfloat16", "float16", "int8" (one scale per token and head; the error is at most
             max|row| / 254), "int4" (one scale for 32 numbers; at most a 14th of their largest). ``error_bound`` says what that
             may do to an answer.
-        layout: "contiguous" (capacity: tokens per sequence), "ring" (window: keys that a query sees; max_append: tokens of one
-            append; first: tokens that are never overwritten and that every query sees too: StreamingLLM's sinks) or "paged"
-            (page_size: tokens per page; pages: how many all sequences share).
+        layout: "contiguous" (the default; capacity: tokens per sequence), "ring" (window: keys that a query sees; max_append: tokens
+            of one append, 1; first: tokens that are never overwritten and that every query sees too: StreamingLLM's sinks) or "paged"
+            (page_size: tokens per page, 64; pages: how many all sequences share).
         values_in_keys: v is the first v_head_dim columns of k and held once (latent attention): ``append(k)``.
-        sequences: how many there are from the start; max_sequences: how many there may be at once, forks included.
+        sequences: how many there are from the start (1); max_sequences: how many there may be at once, forks included.
 
     Not thread-safe: one writer, or any number of readers. All memory is allocated in the constructor. Without room for new
     tokens, CacheFullError (a RuntimeError) is raised and everything stays as it was. Kwon 2023 (arXiv:2309.06180).
     """
 
     def __init__(self, **config: Any) -> None:
+        if "head_dim" not in config:
+            raise TypeError("[KVCache] head_dim, the width D of the keys, must be given: got none")
         super().__init__(**config)
         self._config = config
         self.storage, self.layout = config.get("storage", "float32"), config.get("layout", "contiguous")
@@ -85,13 +87,16 @@ class KVCache(_core.KVCache):
 
     def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:
         """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]; of a cache with
-        values in keys, k alone."""
+        values in keys, k alone. float32, bfloat16 or float16, whatever the storage; float64 where the storage is "float64", and there alone."""
         rows = None if v is None else operand(v, "v")
-        self._append(operand(k, "k"), rows, None if sequences is None else integers(sequences))
+        self._append(operand(k, "k"), rows, None if sequences is None else integers(sequences, "[KVCache.append] sequences"))
 
     def read(self, sequence: int, begin: int = 0, count: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """The stored rows of tokens [begin, begin + count): k [Hkv, count, D], v [Hkv, count, Dv], float32 (or float64)."""
-        n = self.length(sequence) - begin if count is None else count
+        length = self.length(sequence)
+        n = length - begin if count is None else count
+        if n < 0:
+            raise _core.OptionError(f"[KVCache.read] tokens [begin, begin + count) must lie in 0..{length}: got begin {begin}, count {count}")
         dtype = np.float64 if self.storage == "float64" else np.float32
         k = np.empty((self.num_kv_heads, n, self.head_dim), dtype)
         v = np.empty((self.num_kv_heads, n, self.v_head_dim), dtype)
@@ -105,6 +110,9 @@ class KVCache(_core.KVCache):
         whatever the mask, but for the rounding of the call itself; the worst case, of which errors of both signs leave a fiftieth or
         less. Without: how far a stored number of k, and of v, may be off, as two floats. Reads the cache once (docs/concepts/kv-cache.md).
         """
+        if scale is not None and (q is None or not isinstance(scale, (int, float, np.number))):
+            kind = _core.OptionError if q is None else TypeError
+            raise kind(f"[KVCache.error_bound] scale must be a number, beside q: got {scale!r}{' without q' if q is None else ''}")
         if q is None:
             return self._element_errors()
         bound = np.empty(np.shape(q)[:3], np.float64)

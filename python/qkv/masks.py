@@ -50,12 +50,12 @@ class Mask:
     @classmethod
     def causal(cls, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
         """keep(b, i, j) = j <= i + offset; offset 0, Tk - Tq (bottom right), or ``offsets[b]``."""
-        return cls(_core.causal(align, None if offsets is None else integers(offsets)))
+        return cls(_core.causal(align, None if offsets is None else integers(offsets, "[Mask.causal] offsets")))
 
     @classmethod
     def window(cls, left: int, right: int, align: str = "square", *, offsets: Sequence[int] | None = None) -> Mask:
         """keep(i, j) = c - left <= j <= c + right, c = i + offset. left and right count *other* tokens; -1 is unbounded."""
-        return cls(_core.window(left, right, align, None if offsets is None else integers(offsets)))
+        return cls(_core.window(left, right, align, None if offsets is None else integers(offsets, "[Mask.window] offsets")))
 
     @classmethod
     def sliding(cls, n: int, align: str = "square") -> Mask:
@@ -70,7 +70,7 @@ class Mask:
     @classmethod
     def chunked(cls, size: int, align: str = "square", *, starts: Sequence[int] | None = None) -> Mask:
         """keep(i, j): i + offset and j lie in the same chunk of ``size`` keys, counted from key 0 or ``starts[b]``."""
-        return cls(_core.chunked(size, align, None if starts is None else integers(starts)))
+        return cls(_core.chunked(size, align, None if starts is None else integers(starts, "[Mask.chunked] starts")))
 
     @classmethod
     def key_lengths(cls, lengths: Sequence[int]) -> Mask:
@@ -78,22 +78,22 @@ class Mask:
 
         With more than one query, "bottom_right" beside it is an OptionError: ``causal(offsets=...)`` says where each sequence ends.
         """
-        return cls(_core.key_lengths(integers(lengths)))
+        return cls(_core.key_lengths(integers(lengths, "[Mask.key_lengths] lengths")))
 
     @classmethod
     def key_starts(cls, starts: Sequence[int]) -> Mask:
         """keep(b, j) = j >= starts[b]: padding at the left. starts [B]."""
-        return cls(_core.key_starts(integers(starts)))
+        return cls(_core.key_starts(integers(starts, "[Mask.key_starts] starts")))
 
     @classmethod
     def query_lengths(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, i) = i < lengths[b]; the rows of the other queries are empty. lengths [B]."""
-        return cls(_core.query_lengths(integers(lengths)))
+        return cls(_core.query_lengths(integers(lengths, "[Mask.query_lengths] lengths")))
 
     @classmethod
     def prefix(cls, lengths: Sequence[int]) -> Mask:
         """keep(b, j) = j < lengths[b]: ``causal() | prefix(lengths)`` is the prefix language model. lengths [B]."""
-        return cls(_core.prefix(integers(lengths)))
+        return cls(_core.prefix(integers(lengths, "[Mask.prefix] lengths")))
 
     @classmethod
     def first(cls, n: int) -> Mask:
@@ -103,25 +103,27 @@ class Mask:
     @classmethod
     def global_rows(cls, rows: Sequence[int]) -> Mask:
         """keep(i) = i is in ``rows``."""
-        return cls(_core.global_rows(integers(rows)))
+        return cls(_core.global_rows(integers(rows, "[Mask.global_rows] rows")))
 
     @classmethod
     def global_columns(cls, columns: Sequence[int]) -> Mask:
         """keep(j) = j is in ``columns``."""
-        return cls(_core.global_columns(integers(columns)))
+        return cls(_core.global_columns(integers(columns, "[Mask.global_columns] columns")))
 
     @classmethod
     def documents(cls, offsets: Sequence[int], k_offsets: Sequence[int] | None = None, *, inside: Mask | None = None) -> Mask:
         """Documents packed into one row of tokens: [offsets[d], offsets[d+1]) attends itself; ``inside`` holds in each."""
-        first = integers(offsets)
-        second = first if k_offsets is None else integers(k_offsets)
-        return cls(_core.documents(first, second, (inside or cls())._core))
+        first = integers(offsets, "[Mask.documents] offsets")
+        second = first if k_offsets is None else integers(k_offsets, "[Mask.documents] k_offsets")
+        return cls(_core.documents(first, second, cls()._core if inside is None else _core_of(inside, "inside=")))
 
     @classmethod
     def document_ids(cls, q_ids: Any, k_ids: Any = None) -> Mask:
         """keep(b, i, j) = q_ids[b, i] == k_ids[b, j], both >= 0. [T], the same for each sequence, or [B, T]."""
         q = np.ascontiguousarray(whole_numbers(q_ids, "[Mask.document_ids] q_ids", np.int64))
         k = q if k_ids is None else np.ascontiguousarray(whole_numbers(k_ids, "[Mask.document_ids] k_ids", np.int64))
+        if q.ndim != k.ndim:
+            raise _core.ShapeError(f"[Mask.document_ids] q_ids and k_ids must both be [T] or [B, T]: got {list(q.shape)} and {list(k.shape)}")
         if q.ndim == 1:
             return cls(_core.document_ids(q.tolist(), k.tolist()))
         return cls(_core.document_ids_batch(q, k))
@@ -129,6 +131,8 @@ class Mask:
     @classmethod
     def blocks(cls, block_map: BlockMap) -> Mask:
         """keep(b, h, i, j): the block of (i, j) is listed."""
+        if not isinstance(block_map, BlockMap):
+            raise TypeError(f"[Mask.blocks] block_map must be a qkv.BlockMap: got {type(block_map).__name__}")
         return cls(_core.blocks(block_map))
 
     @classmethod

@@ -75,7 +75,7 @@ class Rotary:
             raise _core.OptionError("[Rotary] offset, offsets and ids exclude each other: got more than one")
         y = empty(x, tuple(x.shape), dtype_name(x))
         numbers = None if ids is None else np.ascontiguousarray(whole_numbers(ids, "[Rotary] ids", np.int64))
-        function(offset, integers(offsets), *operands(ways=_WAYS, x=x, y=y, ids=numbers))
+        function(offset, integers(offsets, "[Rotary] offsets"), *operands(ways=_WAYS, x=x, y=y, ids=numbers))
         return finish(x, y)
 
 

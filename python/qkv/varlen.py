@@ -15,9 +15,9 @@ __all__ = ["attention_varlen", "attention_varlen_backward"]
 _WAYS = "qkv.torch.flex_attention with block_mask=qkv.Mask.documents(offsets) is differentiable"
 
 
-def _offsets(q_offsets: Any, kv_offsets: Any) -> tuple[list[int], list[int]]:
-    first = integers(q_offsets)
-    return first, first if kv_offsets is None else integers(kv_offsets)
+def _offsets(function: str, q_offsets: Any, kv_offsets: Any) -> tuple[list[int], list[int]]:
+    first = integers(q_offsets, f"[{function}] q_offsets")
+    return first, first if kv_offsets is None else integers(kv_offsets, f"[{function}] kv_offsets")
 
 
 def attention_varlen(
@@ -49,7 +49,7 @@ def attention_varlen(
     out, lse = empty(q, (*q.shape[:-1], v.shape[-1]), dtype_name(q)), None
     if return_lse:
         lse = empty(q, tuple(q.shape[:-1]), sum_dtype(q))
-    made, offsets = options_of("attention_varlen", 4, options), _offsets(q_offsets, kv_offsets)
+    made, offsets = options_of("attention_varlen", 4, options), _offsets("attention_varlen", q_offsets, kv_offsets)
     _core.varlen_forward(made, *offsets, *operands(ways=_WAYS, q=q, k=k, v=v, out=out, lse=lse))
     return (finish(q, out), finish(q, lse)) if return_lse else finish(q, out)
 
@@ -76,5 +76,5 @@ def attention_varlen_backward(
     made = options_of("attention_varlen_backward", 4, options)
     of = empty_gradients("attention_varlen_backward", need, made, q=q, k=k, v=v, **options)
     inputs = operands(ways=_WAYS, q=q, k=k, v=v, out=out, lse=lse, dout=dout, dlse=dlse)
-    _core.varlen_backward(made, *_offsets(q_offsets, kv_offsets), *inputs, *operands(**of))
+    _core.varlen_backward(made, *_offsets("attention_varlen_backward", q_offsets, kv_offsets), *inputs, *operands(**of))
     return Gradients(*(finish(q, x) for x in of.values()))

@@ -166,7 +166,7 @@ class Layer(Module):
         given: dict[str, Any] = {} if causal is None else {"causal": causal}
         if empty_row or seed or first_sequence or offset or len(offsets):
             given |= {"empty_row": empty_row, "seed": seed, "first_sequence": first_sequence, "offset": offset}
-            given["offsets"] = integers(offsets)
+            given["offsets"] = integers(offsets, f"[{function}] offsets")
         y = empty(x, (*x.shape[:-1], self.output_dim or x.shape[-1]), dtype)
         core, of_mask = None if saved is None else saved._memory(self, _nn.Saved), None if whole is None else whole._core
         found = self._core.forward(*operands(x=x, y=y), weights or "", core, of_mask, ids, **given)

@@ -91,7 +91,14 @@ def test_errors_say_what_to_do() -> None:
     refused(TypeError, "seed", "from 0 on: got -1", call=lambda: qkv.attention(q, k, v, dropout=0.5, seed=-1))
     refused(TypeError, "[dropout_factors] seed", "got -1", call=lambda: qkv.dropout_factors((1, 1, 2, 2), 0.5, -1))
     refused(TypeError, "[random_features] seed", "got 1.5", call=lambda: qkv.random_features((2, 2), 1.5))
-    refused(TypeError, "float", "integer", call=lambda: qkv.attention(q, k, v, key_lengths=[2.5, 3]))
+    refused(TypeError, "key_lengths must be a sequence of whole numbers: got [2.5, 3]", call=lambda: qkv.attention(q, k, v, key_lengths=[2.5, 3]))
+    refused(TypeError, "[attention_varlen] q_offsets", "got 6", call=lambda: qkv.attention_varlen(q[0], k[0], v[0], 6))
+    refused(ValueError, "[ScoreMod] value", "[6, 6]", "[7, 9]", call=lambda: qkv.attention(q, k, v, score_mod=lambda *_: np.zeros((7, 9))))
+    refused(TypeError, "[ScoreMod] value must be a function", "str", call=lambda: qkv.ScoreMod("x"))
+    refused(TypeError, "inside= takes masks: got ndarray", call=lambda: qkv.Mask.documents([0, 6], inside=np.ones((6, 6))))
+    refused(TypeError, "inside= takes masks: got int", call=lambda: qkv.Mask.documents([0, 6], inside=0))
+    refused(TypeError, "[Mask.blocks] block_map must be a qkv.BlockMap: got str", call=lambda: qkv.Mask.blocks("x"))
+    refused(qkv.ShapeError, "[Mask.document_ids]", "got [2] and [1, 2]", call=lambda: qkv.Mask.document_ids([0, 1], [[0, 1]]))
     refused(TypeError, "qkv.PositionBias", "int", call=lambda: qkv.attention(q, k, v, position_bias=3))
     refused(TypeError, "qkv.ScoreMod", "int", call=lambda: qkv.attention(q, k, v, score_mod=3))
     assert np.array_equal(qkv.attention(q, k, v, causal=np.True_), qkv.attention(q, k, v, causal=True))
@@ -158,7 +165,8 @@ def test_an_unknown_option_names_the_function() -> None:
     }
     for name, call in calls.items():
         refused(TypeError, f"[{name}] casual is no option: there are bias, bits, causal,", call=call)
-    refused(TypeError, "[linear_attention] tokens_first is no option: there are beta, causal,", call=lambda: qkv.linear_attention(q, k, v, tokens_first=True))
+    known = "[linear_attention] tokens_first is no option: there are beta, causal,"
+    refused(TypeError, known, call=lambda: qkv.linear_attention(q, k, v, tokens_first=True))
     refused(ValueError, "return_lse must be False or True: got 'low'", call=lambda: qkv.attention_varlen(*rows, [0, 6], return_lse="low"))
 
 

@@ -89,6 +89,10 @@ def test_errors_of_top_keys() -> None:
         (lambda: qkv.top_keys(q, k[0], weights, 2), qkv.ShapeError, "k_index"),
         (lambda: qkv.top_keys(q.astype(np.float64), k.astype(np.float64), weights, 2), TypeError, "float64"),
         (lambda: qkv.top_keys(q, k, weights, 2, offset=1), qkv.OptionError, "offset"),
+        (lambda: qkv.top_keys(q, k, weights, 2, causal=True, offset=1.5), TypeError, "offset must be .*got 1.5"),
+        (lambda: qkv.top_keys(q, k, weights, 2.5), TypeError, "k must be a number of keys, a whole number: got 2.5"),
+        (lambda: qkv.top_keys(q, k, weights, -1), qkv.OptionError, "k must be at least 1: got -1"),
+        (lambda: qkv.top_keys(q, k, weights, 2, mask=np.ones((3, 5))), TypeError, "mask must be a qkv.Mask: got ndarray"),
     ):
         with pytest.raises(kind, match=words):
             call()
@@ -154,6 +158,20 @@ def test_a_full_cache_says_so_and_stays() -> None:
         cache.append(numbers(1, 1, 1, 2, 4), numbers(2, 1, 1, 2, 4))
     assert cache.lengths == [4]
     assert issubclass(qkv.CacheFullError, RuntimeError)
+
+
+def test_errors_of_a_cache() -> None:
+    cache, q = qkv.KVCache(num_kv_heads=1, head_dim=4, capacity=5), numbers(1, 1, 1, 2, 4)
+    cache.append(q, q)
+    for call, kind, words in (
+        (lambda: qkv.KVCache(), TypeError, "head_dim, the width D of the keys, must be given"),
+        (lambda: cache.read(0, 9), qkv.OptionError, r"\[KVCache.read\] tokens .*in 0..2: got begin 9"),
+        (lambda: cache.error_bound(q, scale="x"), TypeError, "scale must be a number, beside q: got 'x'"),
+        (lambda: cache.error_bound(scale=2.0), qkv.OptionError, "got 2.0 without q"),
+        (lambda: qkv.attention(q, cache, sequences="a"), TypeError, r"\[attention\] sequences must be a sequence of whole numbers: got 'a'"),
+    ):
+        with pytest.raises(kind, match=words):
+            call()
 
 
 def test_forks_share_pages() -> None:
