@@ -28,7 +28,8 @@ class Tensors(dict[str, Any]):
 def load_safetensors(path: str | os.PathLike[str], *, framework: str = "numpy") -> Tensors:
     """Every tensor of a file, as arrays that own their memory.
 
-    bfloat16 in NumPy: ml_dtypes.bfloat16 where that package is installed, otherwise float32, which holds the same numbers.
+    framework: "numpy" or "torch"; ValueError for another. bfloat16 in NumPy: ml_dtypes.bfloat16 where that package is installed,
+    otherwise float32, which holds the same numbers.
     Raises FormatError (a ValueError) with the byte offset when the file breaks the format, IoError (an OSError) with path and
     reason when it cannot be read.
     """
@@ -39,5 +40,12 @@ def load_safetensors(path: str | os.PathLike[str], *, framework: str = "numpy") 
 def save_safetensors(
     path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes NumPy, PyTorch or JAX arrays by name. A file that is at ``path`` already stays as it is when anything fails."""
+    """Writes NumPy, PyTorch or JAX arrays by name. A file that is at ``path`` already stays as it is when anything fails.
+
+    metadata: strings by name. Raises TypeError for an element type that the format has not, or metadata that are no strings, IoError (an
+    OSError) with path and reason when it cannot be written.
+    """
+    for name, text in (metadata or {}).items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"[save_safetensors] metadata must be strings by name: got {name!r}: {text!r}")
     _nn.save_safetensors(os.fspath(path), entries_of(tensors), dict(metadata or {}))

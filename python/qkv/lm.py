@@ -11,6 +11,7 @@ train large models. Radford 2019 (GPT-2).
 
 from __future__ import annotations
 
+import operator
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -198,22 +199,33 @@ class AttentionLM(Module):
     ) -> str:
         """The n characters that follow, computed with a KV cache. temperature 0 or greedy: the likeliest each time.
         cut: heads to leave out, as in :meth:`logits`."""
+        if not isinstance(prompt, str):
+            raise TypeError(f"[AttentionLM.generate] prompt must be a str: got {type(prompt).__name__}")
         greedy = greedy or temperature == 0
         return self._model.generate(
-            prompt, list(cut), tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed
+            prompt, _pairs("generate", cut), tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed
         )
+
+    def _ids(self, function: str, text: str) -> list[int]:
+        """The characters' numbers."""
+        if not isinstance(text, str):
+            raise TypeError(f"[AttentionLM.{function}] text must be a str: got {type(text).__name__}")
+        return self._model.encode(text)
 
     def logits(self, text: str, *, cut: Heads = ()) -> np.ndarray:
         """Logits of the character after each prefix: [T, V]. cut: heads to leave out, each (layer, head), counted from 0: what
         they write is zeros. OptionError for a head that is not there."""
-        return self._model.logits(self._model.encode(text), list(cut))
+        return self._model.logits(self._ids("logits", text), _pairs("logits", cut))
 
     forward = logits
 
     def attention_map(self, text: str, *, layer: int | None = None, cut: Heads = ()) -> AttentionMap:
         """The attention weights [heads, T, T] of a model with one layer or of ``layer``, otherwise [layers, heads, T, T]; the
-        tokens are the characters. At most ``context`` characters. cut: heads to leave out, as in :meth:`logits`."""
-        weights, _ = self._model.report(self._model.encode(text), list(cut))
+        tokens are the characters. At most ``context`` characters. cut: heads to leave out, as in :meth:`logits`.
+        OptionError for a layer that is not there."""
+        weights, _ = self._model.report(self._ids("attention_map", text), _pairs("attention_map", cut))
+        if layer is not None and not -len(weights) <= layer < len(weights):
+            raise _core.OptionError(f"[AttentionLM.attention_map] layer must lie in 0..{len(weights) - 1}: got {layer}")
         if layer is None and len(weights) == 1:
             layer = 0
         return AttentionMap(weights if layer is None else weights[layer], _nn.characters(text), f'attention of "{text}"')
@@ -221,11 +233,19 @@ class AttentionLM(Module):
     def shares(self, text: str) -> list[dict[str, Any]]:
         """Per layer and head, the mean weight over rows i >= 1 on the character itself ("self"), on the "previous" one, on the
         "first", and on all equal ones ("same"); each is {"mean", "rows_above_half"}. They overlap."""
-        return self._model.report(self._model.encode(text), [])[1]
+        return self._model.report(self._ids("shares", text), [])[1]
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value not in (False, 0.0))
         return f"AttentionLM({options}, parameters={self.parameter_count})"
+
+
+def _pairs(function: str, cut: Heads) -> list[tuple[int, int]]:
+    """(layer, head) of each. TypeError: of anything else."""
+    try:
+        return [(operator.index(layer), operator.index(head)) for layer, head in cut]
+    except (TypeError, ValueError):
+        raise TypeError(f"[AttentionLM.{function}] cut must hold pairs (layer, head): got {cut!r}") from None
 
 
 def _made_again(file: bytes, text: str | None, losses: list[float]) -> AttentionLM:

@@ -133,8 +133,12 @@ class Captures:
         How tokens could mix, not what the model computed with them. Abnar & Zuidema 2020 (arXiv:2005.00928).
 
         Weights are exact up to 64 tokens; beyond, those of the page. Raises ValueError where not every weight was kept: more than
-        512 tokens, cross-attention, or chosen heads or layers.
+        512 tokens, cross-attention, or chosen heads or layers; for a residual outside [0, 1] and a run that there is not.
         """
+        if not 0 <= residual <= 1:
+            raise ValueError(f"[rollout] residual is a share and must lie in [0, 1]: got {residual}")
+        if not -len(self.runs) <= run < len(self.runs):
+            raise ValueError(f"[rollout] run must lie in 0..{len(self.runs) - 1}: got {run}")
         layers = [layer for layer in self.runs[run].layers if not layer.cross]
         length = layers[0].q_len if layers else 0
         product = eye = np.eye(length, dtype=np.float32)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .. import _attention as functional
 from .._progress import Progress
+from ..capture import Capture
 from .file import Run
 from .layer import Layer, Wanted, capture_call, image_in
 from .writes import Writer
@@ -33,6 +34,8 @@ class Collector:
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.names, self.layers, self.wanted = names, layers, wanted
+        if wanted.capture is not None and not isinstance(wanted.capture, Capture):
+            raise TypeError(f"[capture] what is captured must be a qkv.Capture: got {type(wanted.capture).__name__}")
         if wanted.first is not None and (not isinstance(wanted.first, (int, np.integer)) or wanted.first < 0):
             raise ValueError(f"[capture] first must be a number of keys, 0 or more: got {wanted.first!r}")
         self.exact: dict[int, list[int]] = {}

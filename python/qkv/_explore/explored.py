@@ -73,6 +73,7 @@ class Explored:
 
     @property
     def cuts(self) -> Cuts:
+        """Runs of the model without some heads; made at the first cut."""
         if self._cuts is None:
             self._cuts = Cuts(self.model, self.inputs, self.sites, self.ids, _running_qkv)
         return self._cuts
@@ -143,12 +144,17 @@ class Explored:
 
     def read(self, text: str | None) -> Explored:
         """The same model on another text; None: on the same one, with no head cut."""
-        inputs = self.inputs if text is None else dict(self.tokenizer(text, return_tensors="pt"))
+        inputs = self.inputs if text is None else self._tokens(text, "read")
         if text is not None and not inputs["input_ids"].shape[1]:
             raise ValueError("the text is empty")
         made = Explored(self.model, inputs, tokenizer=self.tokenizer, behaviour=False, progress=self.shown, **self.options)
         made.whole.answer = self.whole.answer if text is None else None
         return made
+
+    def _tokens(self, text: str, function: str) -> dict[str, Any]:
+        if self.tokenizer is None:
+            raise ValueError(f"[{function}] a text needs a tokenizer, and the model came without one: qkv.explore(model, ..., tokenizer=...)")
+        return dict(self.tokenizer(text, return_tensors="pt"))
 
     def _without(self, heads: Sequence[tuple[int, int]], instead: str, other: Any) -> Any:
         require_instead(instead, other)  # of no heads too
@@ -160,7 +166,7 @@ class Explored:
             return None
         if instead == "mean":
             return self.cuts.means()
-        inputs = dict(self.tokenizer(other, return_tensors="pt")) if isinstance(other, str) else other
+        inputs = self._tokens(other, "cut") if isinstance(other, str) else other
         inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
         counts = [x["input_ids"].shape[1] if "input_ids" in x else 0 for x in (self.inputs, inputs)]
         if counts[0] != counts[1]:

@@ -73,6 +73,7 @@ class Layer(Module):
 
     @property
     def training(self) -> bool:
+        """Whether dropout acts: :meth:`train`."""
         return self._core.training
 
     @property
@@ -87,6 +88,7 @@ class Layer(Module):
 
     @property
     def num_heads(self) -> int:
+        """H, query heads."""
         return self._core.num_heads
 
     @property
@@ -96,6 +98,7 @@ class Layer(Module):
 
     @property
     def head_dim(self) -> int:
+        """D, the width of a head."""
         return self._core.sizes["head_dim"]
 
     def forward(

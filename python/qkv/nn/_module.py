@@ -125,6 +125,7 @@ class Module:
         return self.forward(*args, **options)
 
     def forward(self, *args: Any, **options: Any) -> Any:
+        """y of x; each module says in which shapes. ``module(x)`` is ``module.forward(x)``."""
         raise NotImplementedError
 
 

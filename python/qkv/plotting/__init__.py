@@ -40,6 +40,7 @@ class AttentionMap:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Of the weights: (H, Tq, Tk) or (L, H, Tq, Tk)."""
         return self.weights.shape
 
     def plot(self, *, path: str | os.PathLike[str] | None = None, **options: Any) -> Picture:

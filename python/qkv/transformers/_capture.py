@@ -138,9 +138,15 @@ def capture_attention(
         progress: a bar on standard error; None: where that is a terminal.
 
     Raises:
+        TypeError: for inputs or a capture of another kind.
         ValueError: if the model's attention does not go through transformers' AttentionInterface, a layer or head does not exist, or
             options exclude each other.
     """
+    if not isinstance(inputs, (Tensor, Mapping)):
+        raise TypeError(
+            f"[capture_attention] inputs must be a tensor of input_ids, or a dict of tensors as a tokenizer returns it: got "
+            f"{type(inputs).__name__}; torch.as_tensor makes one of numbers"
+        )
     if capture is not None and heads:
         raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=...)")
     if isinstance(inputs, Mapping) and inputs.get("past_key_values") is not None:

@@ -276,6 +276,9 @@ def test_errors() -> None:
         one.cut([(0, 0)], "patch")
     with pytest.raises(ValueError, match="equal length: 11 and 3 tokens"):
         one.cut([(0, 0)], "patch", other=torch.tensor([[4, 5, 6]]))
+    for call in (lambda: one.cut([(0, 0)], "patch", other="a text"), lambda: one.read("a text")):
+        with pytest.raises(ValueError, match="a text needs a tokenizer, and the model came without one"):
+            call()
     with pytest.raises(ValueError, match="one text at a time"):
         qkv.explore(model_of("gpt2"), inputs_of("gpt2"), behaviour=False).cut([(0, 0)])
     with pytest.raises(ValueError, match="needs tokenizer="):

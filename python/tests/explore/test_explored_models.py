@@ -244,7 +244,15 @@ def test_errors_say_what_to_do() -> None:
         capture(model, inputs, generate={"max_new_tokens": 3})
     with pytest.raises(ValueError, match="pass the whole text"):
         capture(model, {**inputs, "past_key_values": tf.DynamicCache()})
+    with pytest.raises(TypeError, match="inputs must be a tensor of input_ids, or a dict .*got ndarray"):
+        capture(model, inputs["input_ids"].numpy())
+    with pytest.raises(TypeError, match="captured must be a qkv.Capture: got str"):
+        capture(model, inputs, capture="x")
     maps = capture(model, inputs)
+    with pytest.raises(ValueError, match=r"residual is a share and must lie in \[0, 1\]: got 2.0"):
+        maps.rollout(residual=2.0)
+    with pytest.raises(ValueError, match=r"run must lie in 0\.\.0: got 9"):
+        maps.rollout(run=9)
     with pytest.raises(ValueError, match="must end in .html or .safetensors"):
         maps.save("page.pdf")
     with pytest.raises(ValueError, match="there is no layer 0 with a head 9"):

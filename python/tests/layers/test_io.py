@@ -78,6 +78,8 @@ def test_errors(tmp_path: Path) -> None:
         io.save_safetensors(bad, {"x": np.zeros(3, np.complex64)})
     with pytest.raises(TypeError, match="state_dict"):
         io.save_safetensors(bad, nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="metadata must be strings by name: got 'a': 1"):
+        io.save_safetensors(bad, {}, {"a": 1})  # type: ignore[dict-item]
     assert os.listdir(tmp_path) == ["bad.safetensors"]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import qkv
 from qkv.__main__ import TOOL
 from qkv.lm import AttentionLM, default_text
 
@@ -138,6 +139,14 @@ def test_heads_that_are_cut() -> None:
         model.logits("abc", cut=[(0, 2)])
     with pytest.raises(ValueError, match="head 0 of layer 5"):
         model.generate("abc", cut=[(5, 0)])
+    for call, kind, words in (
+        (lambda: model.generate("abc", cut=(0, 0)), TypeError, r"\[AttentionLM.generate\] cut must hold pairs \(layer, head\): got \(0, 0\)"),
+        (lambda: model.generate(["a"]), TypeError, "prompt must be a str: got list"),
+        (lambda: model.logits(["a"]), TypeError, r"\[AttentionLM.logits\] text must be a str: got list"),
+        (lambda: model.attention_map("abc", layer=2), qkv.OptionError, r"layer must lie in 0\.\.1: got 2"),
+    ):
+        with pytest.raises(kind, match=words):
+            call()
 
 
 def test_another_text_and_vocabulary() -> None:
