@@ -176,7 +176,7 @@ int run_judge(const JudgeOptions& asked) {
     outputs.protect(probe_path(options.answers, n).string());
     outputs.protect(answer_path(options.answers, n).string());
   }
-  if (options.sarif != kStandardOutput) outputs.expect("--sarif", options.sarif);
+  if (options.sarif != kStandardOutput) outputs.expect("--sarif", options.sarif, {".sarif", ".json"});
   if (!options.file.empty()) {
     finding = judge_python(options);
   } else {
@@ -213,7 +213,8 @@ void declare_judge(Options& add, JudgeOptions& options) {
   add.heading("Output");
   add("--hint", &options.hint, "Say where to look, not what is wrong");
   add.json(options.json);
-  add("--sarif FILE", &options.sarif, "Write the finding as SARIF 2.1.0 too; -: to standard output, alone");
+  add("--sarif FILE", &options.sarif,
+      "Write the finding as SARIF 2.1.0 too, .sarif or .json; -: to standard output, alone");
   add("--problems", &options.problems, "Print FILE:LINE: error: lines too, for editors");
   add("--catalogue", &options.catalogue, "List every mistake and convention that is known");
   add.heading("Limits");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,8 @@ struct JudgeOptions {
 /// The sizes of a task's probes: the task's own, and what --sizes says.
 judge::Sizes sizes_of(const JudgeOptions& options);
 
+/// The Python that runs a file: --python, that of $VIRTUAL_ENV, python3. UsageError where there is none.
+std::filesystem::path interpreter(const std::string& asked);
 /// A person's Python file, run by the embedded runner (python/qkv/_judge/runner) in a child process; an exercise that
 /// is right is done (python.cc).
 judge::Finding judge_python(const JudgeOptions& options);

@@ -27,19 +27,6 @@ using judge::Finding;
 
 constexpr int kAlternatives = 8;  // readings of ambiguous parameters that are tried
 
-fs::path interpreter(const std::string& asked) {
-  if (!asked.empty()) {
-    if (fs::path found = find_program(asked); !found.empty()) return found;
-    throw UsageError("--python " + escaped(asked) + ": is no program that can be run");
-  }
-  if (const char* environment = std::getenv("VIRTUAL_ENV"); environment != nullptr && *environment != '\0') {
-    fs::path found = find_program((fs::path(environment) / "bin" / "python").string());
-    if (!found.empty()) return found;
-  }
-  if (fs::path found = find_program("python3"); !found.empty()) return found;
-  throw UsageError("no python3 was found: install Python with NumPy, or name one with --python");
-}
-
 void write_whole(const fs::path& path, std::string_view text) {
   std::ofstream file(path, std::ios::binary);
   file << text << std::flush;
@@ -197,6 +184,19 @@ class Judgement {
 };
 
 }  // namespace
+
+fs::path interpreter(const std::string& asked) {
+  if (!asked.empty()) {
+    if (fs::path found = find_program(asked); !found.empty()) return found;
+    throw UsageError("--python " + escaped(asked) + ": is no program that can be run");
+  }
+  if (const char* environment = std::getenv("VIRTUAL_ENV"); environment != nullptr && *environment != '\0') {
+    fs::path found = find_program((fs::path(environment) / "bin" / "python").string());
+    if (!found.empty()) return found;
+  }
+  if (fs::path found = find_program("python3"); !found.empty()) return found;
+  throw UsageError("no python3 was found: install Python with NumPy, or name one with --python");
+}
 
 Finding judge_python(const JudgeOptions& options) {
   std::error_code error;

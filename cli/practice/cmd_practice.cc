@@ -158,6 +158,7 @@ int mock_interview(const PracticeCommandOptions& options) {
     const auto same = [&](const Task* other) { return other->path == task->path; };
     if (drawn.size() < 3 && std::ranges::none_of(drawn, same)) drawn.push_back(task);
   }
+  static_cast<void>(interpreter(options.judge.python));  // where there is none nothing is written
   const std::vector<std::string> files = written_exercises(drawn, options, false);
   for (std::size_t n = 0; n < files.size(); ++n) print_line(fmt::format("  {}  {}", files[n], said(drawn[n]->title)));
   print_line(

@@ -51,14 +51,13 @@ void Outputs::expect(std::string_view option, const std::string& path, const std
   const auto refuse = [&](const std::string& why) {
     throw UsageError(std::string(option) + " " + escaped(path) + ": " + why);
   };
-  if (!endings.empty() && std::ranges::find(endings, ending(path)) == endings.end()) {
-    refuse(fmt::format("the name must end in {}", fmt::join(endings, " or ")));
-  }
   std::error_code error;
   const fs::path target = fs::weakly_canonical(fs::absolute(path), error);
   if (error) refuse("cannot be written: " + error.message());
   if (std::ranges::find(inputs_, target) != inputs_.end())
     refuse("is an input, which it would replace: choose another name");
+  if (!endings.empty() && std::ranges::find(endings, ending(path)) == endings.end())
+    refuse(fmt::format("the name must end in {}", fmt::join(endings, " or ")));
   if (std::ranges::find(expected_, target) != expected_.end()) refuse("another output has this name: choose two names");
   if (fs::is_symlink(path, error) && !fs::exists(path, error))
     refuse("is a link that leads nowhere: remove it or name another");

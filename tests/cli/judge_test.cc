@@ -92,6 +92,7 @@ TEST_F(Judge, EditorsAreToldTheLine) {
   EXPECT_TRUE(has(judge({"mine.py", "--python", python, "--sarif", "-"}).out, "\"ruleId\": \"no-task\""));
   expect_refused("judge mine.py --json --problems", {"--json", "--problems"});
   expect_refused("judge mine.py --sarif mine.py", {"--sarif", "input"});
+  expect_refused("judge mine.py --sarif other.py", {"--sarif \"other.py\"", ".sarif or .json"});
   write("mine", "#!/bin/sh\n");
   expect_refused({"judge", "--run", "sh 'mine' {in} {out}", "--task", "sdpa", "--sarif", "mine"}, {"--sarif", "input"});
   output("judge --probes p --task sdpa");

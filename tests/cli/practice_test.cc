@@ -97,6 +97,7 @@ TEST_F(Practice, WhatSaysNothingIsRefused) {
   expect_refused("practice --watch a.py --mock 45m", {"--watch", "--mock"});
   expect_refused("practice --watch a.py --numpy", {"--numpy", "leave it out"});
   expect_refused("practice --mock 45m --cpp", {"--cpp", "leave it out"});
+  expect_refused("practice --mock 1m --python ./none", {"--python", "none"});
 }
 
 TEST_F(Practice, ItsPageHasTheSameArticles) {
