@@ -83,7 +83,7 @@ int print_catalogue(const JudgeOptions& options) {
 int write_probes(const JudgeOptions& options) {
   if (options.task.empty()) throw UsageError("--probes needs --task: each task has its own");
   const fs::path folder = options.probes;
-  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed.value_or(0));
+  const std::vector<StateDict> probes = probes_of(options);
   std::error_code error;
   fs::create_directory(folder, error);
   if (!fs::is_directory(folder))
@@ -237,10 +237,13 @@ const bool judge_added = add_command({"judge", "Check attention that you wrote; 
 
 }  // namespace
 
-judge::Sizes sizes_of(const JudgeOptions& options) {
-  judge::Sizes sizes = judge::default_sizes(options.task);
-  if (!options.sizes.empty()) judge::set_sizes(sizes, options.sizes);
-  return sizes;
+std::vector<StateDict> probes_of(const JudgeOptions& options) {
+  return about("--sizes", [&] {
+    const std::string& sizes = options.sizes;
+    return judge::make_probes(options.task,
+        sizes.empty() ? judge::default_sizes(options.task) : judge::sizes_of(options.task, sizes),
+        options.seed.value_or(0));
+  });
 }
 
 }  // namespace qkv::cli

@@ -26,8 +26,8 @@ struct JudgeOptions {
   Limits limits() const { return {.seconds = seconds.value_or(60), .memory = memory_mb.value_or(4096) << 20}; }
 };
 
-/// The sizes of a task's probes: the task's own, and what --sizes says.
-judge::Sizes sizes_of(const JudgeOptions& options);
+/// Of --probes and --run: a task's probes at its own sizes, and what --sizes says.
+std::vector<StateDict> probes_of(const JudgeOptions& options);
 
 /// The Python that runs a file: --python, that of $VIRTUAL_ENV, python3. UsageError where there is none.
 std::filesystem::path interpreter(const std::string& asked);

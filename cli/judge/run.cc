@@ -82,7 +82,7 @@ Finding judge_program(const JudgeOptions& options) {
     finding.file = options.run, finding.task = options.task;
     return finding;
   };
-  const std::vector<StateDict> probes = judge::make_probes(options.task, sizes_of(options), options.seed.value_or(0));
+  const std::vector<StateDict> probes = probes_of(options);
   const Scratch scratch;
   const fs::path folder = scratch.exchange();
   for (std::size_t n = 0; n < probes.size(); ++n) io::save_safetensors(probe_path(scratch.given(), n), probes[n]);

@@ -43,12 +43,11 @@ std::vector<std::string> texts_of(const Json& object, const char* key) {
 
 void set_from(Sizes& sizes, const Json& given) {
   if (!given.is_object())
-    throw OptionError("--sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
+    throw OptionError("sizes must be an object like {\"embed\": 48, \"heads\": 4}: got " + given.dump());
   for (const auto& [name, size] : given.items()) {
     try {
       if (!size.is_null() && !set_size(sizes, name, size.is_number_integer() ? size.get<double>() : 0))
-        throw OptionError("--sizes: " + escaped(name) +
-                          " is none of batch, length, memory, embed, heads, kv_heads, head_dim, hidden");
+        throw OptionError("no size is called " + escaped(name));
     } catch (const OptionError& error) {
       throw OptionError(std::string(error.what()) + ": got " + size.dump());
     }
@@ -61,11 +60,30 @@ void set_from(Sizes& sizes, const Json& given) {
 
 }  // namespace
 
-void set_sizes(Sizes& sizes, const std::string& json) {
+Sizes sizes_of(std::string_view task, const std::string& json) {
+  Sizes sizes = default_sizes(task);
+  const Task& own = *find_task(task);
   const Json given = parsed(json);
-  if (given.is_discarded())
-    throw OptionError("--sizes must be JSON like {\"embed\": 48, \"heads\": 4}: got " + escaped(json));
+  if (given.is_discarded()) throw OptionError("must be JSON like {\"embed\": 48, \"heads\": 4}: got " + escaped(json));
+  const std::string names = own.size_names();
+  for (const auto& item : given.items()) {
+    if (given.is_object() && (" " + names + ",").find(" " + item.key() + ",") == std::string::npos)
+      throw OptionError("the task " + std::string(task) + " has no " + escaped(item.key()) +
+                        (names.empty() ? ": its sizes are fixed" : ": it has " + names));
+  }
   set_from(sizes, given);
+  if (!own.has("heads")) return sizes;
+  const auto must = [](bool holds, const char* rule, const char* a, Index got_a, const char* b, Index got_b) {
+    if (!holds)
+      throw OptionError(
+          std::string(rule) + ": got " + a + " " + std::to_string(got_a) + ", " + b + " " + std::to_string(got_b));
+  };
+  must(sizes.embed % sizes.heads == 0, "heads must divide embed", "heads", sizes.heads, "embed", sizes.embed);
+  must(sizes.heads % sizes.kv_heads == 0, "kv_heads must divide heads", "kv_heads", sizes.kv_heads, "heads",
+      sizes.heads);
+  const Index width = sizes.embed / sizes.heads;
+  must(sizes.head_dim == width, "head_dim must be embed / heads", "head_dim", sizes.head_dim, "embed / heads", width);
+  return sizes;
 }
 
 Subject subject_of(const std::string& text) {

@@ -8,9 +8,10 @@
 
 namespace qkv::judge {
 
-/// {"embed": 48, "heads": 4} onto `sizes`; null and other keys are left out, kv_heads and head_dim follow where they
-/// are not said. OptionError with the key for a size that cannot be, and for what is no such object.
-void set_sizes(Sizes& sizes, const std::string& json);
+/// The task's sizes but for {"embed": 48, "heads": 4}; kv_heads and head_dim follow where they are not said.
+/// OptionError for a size that cannot be, that the task does not have or that does not fit the others, and for what is
+/// no object.
+Sizes sizes_of(std::string_view task, const std::string& json);
 
 /// A subject.json; one that cannot be understood is a verdict "failed".
 Subject subject_of(const std::string& text);

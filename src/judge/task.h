@@ -44,6 +44,7 @@ struct Task {
 
   bool has(std::string_view part) const;
   bool takes(std::string_view argument) const;
+  std::string size_names() const;  ///< "batch, length, embed": those that its tensors have; "": none
   Formula formula(std::string_view term) const;
   std::vector<Probe> probes(const Sizes& sizes, std::uint64_t seed) const;
 };

@@ -75,6 +75,17 @@ std::vector<Task> read_tasks() {
   return all;
 }
 
+/// A size by its name, the letters of axes that stand for it, and parts whose tasks have it without such an axis.
+struct Size {
+  std::string_view name;
+  Index Sizes::*size;
+  std::string_view letters, parts = {};
+};
+constexpr Size kSizes[] = {{"batch", &Sizes::batch, "B"}, {"length", &Sizes::length, "L T"},
+    {"memory", &Sizes::memory, "M S"}, {"embed", &Sizes::embed, "E"}, {"heads", &Sizes::heads, "H", "heads"},
+    {"kv_heads", &Sizes::kv_heads, "G"}, {"head_dim", &Sizes::head_dim, "d", "heads narrow"},
+    {"hidden", &Sizes::hidden, "F"}};
+
 /// Whether a word of Argument::axes stands for this size, with the same size of a letter everywhere.
 bool axis_fits(std::string_view word, Index size, std::map<std::string_view, Index>& letters) {
   const auto [factor, letter] = cut_axis(word);
@@ -136,17 +147,30 @@ std::string task_names() {
   return names;
 }
 
+std::string Task::size_names() const {
+  std::vector<std::string_view> axes;
+  for (const Argument& argument : arguments) {
+    for (const std::string_view axis : words_of(argument.axes)) axes.push_back(cut_axis(axis).second);
+  }
+  std::string names;
+  for (const Size& size : kSizes) {
+    const auto is_axis = [&](std::string_view letter) { return std::ranges::find(axes, letter) != axes.end(); };
+    const auto is_part = [&](std::string_view part) { return has(part); };
+    const std::vector<std::string_view> own = words_of(size.letters), of = words_of(size.parts);
+    if (std::ranges::any_of(own, is_axis) || std::ranges::any_of(of, is_part))
+      names.append(names.empty() ? "" : ", ").append(size.name);
+  }
+  return names;
+}
+
 bool set_size(Sizes& sizes, std::string_view name, double size) {
-  constexpr std::pair<std::string_view, Index Sizes::*> kNames[] = {{"batch", &Sizes::batch},
-      {"length", &Sizes::length}, {"memory", &Sizes::memory}, {"embed", &Sizes::embed}, {"heads", &Sizes::heads},
-      {"kv_heads", &Sizes::kv_heads}, {"head_dim", &Sizes::head_dim}, {"hidden", &Sizes::hidden}};
-  const auto found = std::ranges::find(kNames, name, &std::pair<std::string_view, Index Sizes::*>::first);
-  if (found == std::end(kNames)) return false;
+  const auto found = std::ranges::find(kSizes, name, &Size::name);
+  if (found == std::end(kSizes)) return false;
   const Index most = name == "embed" || name == "hidden" ? 4096 : 256;
   if (!(size >= 1 && size <= static_cast<double>(most)) || size != std::floor(size)) {
     throw OptionError("the size " + std::string(name) + " must be an integer from 1 to " + std::to_string(most));
   }
-  sizes.*found->second = static_cast<Index>(size);
+  sizes.*found->size = static_cast<Index>(size);
   return true;
 }
 

@@ -202,7 +202,16 @@ TEST_F(Judge, WrongUseIsOneLine) {
   expect_refused({"judge", "--run", "./none {in} {out}", "--task", "sdpa"}, {"./none"});
   expect_refused({"judge", "--probes", "probes"}, {"--task"});
   expect_refused({"judge", "--answers", "none"}, {"--answers", "none"});
-  expect_refused({"judge", "--probes", "p", "--task", "sdpa", "--sizes", "{\"heads\": 0}"}, {"heads", "0"});
+  for (const auto& [task, sizes, says] :
+      {std::tuple{"sdpa", "{\"heads\": 0}", "heads must be an integer from 1 to 256: got 0"},
+          {"sdpa", "{\"foo\": 3}", "the task sdpa has no \"foo\": it has batch, length, memory, heads, head_dim"},
+          {"sdpa", "{\"embed\": 8}", "has no \"embed\""}, {"beam", "{\"batch\": 3}", "its sizes are fixed"},
+          {"self-attention", "{\"heads\": 4}", "it has batch, length, embed, head_dim"},
+          {"mha", "{\"heads\": 3, \"embed\": 8}", "heads must divide embed: got heads 3, embed 8"},
+          {"mha", "{\"head_dim\": 3}", "head_dim must be embed / heads: got head_dim 3, embed / heads 6"},
+          {"gqa", "{\"heads\": 5, \"kv_heads\": 3}", "kv_heads must divide heads: got kv_heads 3, heads 5"},
+          {"paged", "{\"batch\": 3}", "'block_table'"}, {"causal", "{\"length\": 1}", "cannot have these sizes"}})
+    expect_refused({"judge", "--probes", "p", "--task", task, "--sizes", sizes}, {"--sizes: ", says});
   expect_refused({"judge", "--catalogue", "--hint"}, {"--hint"});
   for (const char* option : {"--seed", "--memory", "--time-limit"}) {
     expect_refused({"judge", "--catalogue", option, "100"}, {option, "leave it out"});
@@ -211,8 +220,6 @@ TEST_F(Judge, WrongUseIsOneLine) {
   expect_refused("judge mine.py --map W_q=k --map W_q=q", {"--map", "\"W_q\"", "twice"});
   expect_refused("judge mine.py --init d=8,d=12", {"--init", "\"d\"", "twice"});
   expect_refused("judge mine.py --json --hint", {"--json", "--hint"});
-  expect_refused(
-      {"judge", "--probes", "p", "--task", "sdpa", "--sizes", "{\"foo\": 3}"}, {"--sizes", "\"foo\"", "embed"});
   expect_refused("judge mine.py --sarif - --problems", {"--sarif -", "--problems"});
   expect_refused({"judge", "mine.py", "--memory", "17592186044416"}, {"--memory", "1099511627776"});  // << 20 is 2^64
 }

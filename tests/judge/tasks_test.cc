@@ -47,8 +47,7 @@ TEST(JudgeJson, ADeepTextIsNoFault) {
   EXPECT_EQ(subject_of(deep).verdict, "failed");
   EXPECT_EQ(subject_of(R"({"task": "sdpa", "sizes": {"embed": )" + deep + "}}").verdict, "failed");
   EXPECT_EQ(subject_of(R"({"task": "sdpa", "line": )" + deep + "}").verdict, "");
-  Sizes sizes = default_sizes("sdpa");
-  EXPECT_THROW(set_sizes(sizes, deep), OptionError);
+  EXPECT_THROW(sizes_of("sdpa", deep), OptionError);
   Finding finding;
   set_line(finding, R"({"line": 1, "source": )" + deep + "}");
   EXPECT_EQ(finding.line, 1);

@@ -115,11 +115,18 @@ std::vector<Probe> Task::probes(const Sizes& own_sizes, std::uint64_t seed) cons
 
 std::vector<StateDict> make_probes(std::string_view task, const Sizes& sizes, std::uint64_t seed, const Owner& owner) {
   default_sizes(task);  // throws for an unknown one
+  const Task& own = *find_task(task);
   const auto lacks = [&](std::string_view name) { return std::ranges::find(owner.absent, name) != owner.absent.end(); };
   std::vector<StateDict> out;
-  std::vector<Probe> probes = find_task(task)->probes(sizes, seed);
+  std::vector<Probe> probes;
+  try {
+    probes = own.probes(sizes, seed);
+  } catch (const NotApplicable&) {
+    throw OptionError("[judge] the probes of " + std::string(task) + " cannot have these sizes");
+  }
+  for (const Probe& probe : probes) check_probe(own, probe);
   for (std::size_t n = 0; n < owner.small.size(); ++n) {
-    for (Probe& probe : small_probes(*find_task(task), owner.small[n])) {
+    for (Probe& probe : small_probes(own, owner.small[n])) {
       probe.metadata["small"] = std::to_string(n + 1);
       probes.push_back(std::move(probe));
     }

@@ -242,6 +242,6 @@ def model_class(module: Any, judged: FunctionType) -> Any:
 
 def trial_tensors() -> Tensors:
     """A small model's parameters and tokens."""
-    rng, sizes = np.random.default_rng(15), {"B": 2, "V": 7, "T": 5, "S": 6, "E": 6}
+    rng, sizes = np.random.default_rng(15), {"B": 2, "V": 7, "T": 5, "N": 6, "E": 6}
     shapes = {name: [sizes[axis] for axis in axes] for name, axes in TASKS["lm"].tensors.items()}
     return {name: rng.integers(0, 7, shape) if name == "tokens" else rng.standard_normal(shape) for name, shape in shapes.items()}
