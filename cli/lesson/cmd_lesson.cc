@@ -116,6 +116,7 @@ void print_list(const Json& steps) {
 }
 
 int run_lesson(const LessonOptions& options) {
+  Context context(options.compute.context());  // also where it is not used: a wrong --isa is refused
   if (!options.out.empty()) {
     Outputs outputs;
     outputs.expect("--out", options.out, {".html"});
@@ -133,7 +134,6 @@ int run_lesson(const LessonOptions& options) {
       return 0;
     }
   }
-  Context context(options.compute.context());
   const LessonNumbers numbers = lesson_numbers(context);
   if (!options.step) {
     Json document{{"steps", Json::array()}, {"numbers", numbers.named}};

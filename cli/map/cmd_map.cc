@@ -2,6 +2,7 @@
 // explorer).
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "core/escape.h"
@@ -18,7 +19,8 @@
 namespace qkv::cli {
 namespace {
 
-constexpr const char* kDefaultText = "abababab";
+constexpr std::string_view kDefaultText = "abababab";
+constexpr std::string_view kOfHeads[] = {"q", "k", "lse", "sinks", "alibi", "relative"};  // docs/explorer-file.md
 
 struct MapCommandOptions {
   std::string file, qk, tokens, text, title, theme;  // theme empty: dark
@@ -28,16 +30,25 @@ struct MapCommandOptions {
   ComputeOptions compute;
 };
 
-view::AttentionMap map_of_model(const std::string& file, const StateDict& state, const MapCommandOptions& options) {
+std::string default_text(const lm::CharTokenizer& tokenizer, Index context) {
+  for (const char32_t letter : {U'a', U'b'}) {
+    if (std::ranges::find(tokenizer.characters(), letter) == tokenizer.characters().end())
+      throw UsageError(fmt::format("give --text: the model does not know a and b of the default, {}: it knows {}",
+          kDefaultText, one_line(tokenizer.describe())));
+  }
+  return std::string(kDefaultText.substr(0, static_cast<std::size_t>(context)));
+}
+
+view::AttentionMap map_of_model(
+    const std::string& file, const StateDict& state, const MapCommandOptions& options, Context& context) {
   const lm::Checkpoint checkpoint = about_file("FILE", file, [&] { return lm::checkpoint_from_state(state); });
-  const std::string text = options.text.empty() ? kDefaultText : options.text;
-  const std::vector<Index> ids = about("--text", [&] { return checkpoint.tokenizer.encode(text); });
   const Index longest = checkpoint.model.config().context;
+  const std::string text = options.text.empty() ? default_text(checkpoint.tokenizer, longest) : options.text;
+  const std::vector<Index> ids = about("--text", [&] { return checkpoint.tokenizer.encode(text); });
   if (static_cast<Index>(ids.size()) > longest) {
     throw UsageError(fmt::format(
         "--text must be at most as long as the model's context, {}: got {} characters", longest, ids.size()));
   }
-  Context context(options.compute.context());
   const lm::AttentionReport report = lm::attention_report(checkpoint.model, ids, context);
   return view::make_map(View<const float, 4>(report.weights), view::characters(text), "attention of \"" + text + "\"");
 }
@@ -71,16 +82,21 @@ view::AttentionMap map_of_weights(const std::string& file, const AnyTensor& tens
   return map;
 }
 
-view::AttentionMap make_map(const MapCommandOptions& options) {
+view::AttentionMap make_map(const MapCommandOptions& options, Context& context) {
   const std::string& file = options.file;
   if (file.empty()) throw UsageError("give one file: a model that qkv train wrote, or weights, w.npy");
   if (ending(file) != ".safetensors") return map_of_weights(file, load_npy("FILE", file), options);
   const StateDict state = load_safetensors("FILE", file);
   if (const AnyTensor* weights = state.find("weights")) return map_of_weights(file, *weights, options);
-  if (state.contains("q") && state.contains("k"))
-    throw UsageError(escaped(file) + " holds q and k: give it as --qk " + escaped(file) + " --out PAGE.html");
+  if (state.contains("q") && state.contains("k")) {
+    const auto known = [](const auto& entry) { return std::ranges::find(kOfHeads, entry.name) != std::end(kOfHeads); };
+    if (std::ranges::all_of(state.entries(), known))
+      throw UsageError(escaped(file) + " holds q and k: give it as --qk " + escaped(file) + " --out PAGE.html");
+    throw UsageError(escaped(file) + " holds q, k and no weights: to see weights, qkv attend --in " + escaped(file) +
+                     " --out o.safetensors --weights, then qkv map o.safetensors");
+  }
   if (options.sequence) throw UsageError("--sequence is for weights: a model reads one text, --text");
-  return map_of_model(file, state, options);
+  return map_of_model(file, state, options, context);
 }
 
 struct ExplorerTokens {
@@ -137,7 +153,7 @@ std::string explorer_page(
 }
 
 /// --qk: the explorer's page. Options of pictures have no meaning there, and are refused.
-int run_explorer(const MapCommandOptions& options) {
+int run_explorer(const MapCommandOptions& options, Context& context) {
   const MapStyle& style = options.style;
   if (!options.file.empty()) throw UsageError("give one file: a model, weights or --qk");
   if (!options.text.empty() || options.sequence || !options.theme.empty() || !style.layers.empty() ||
@@ -148,7 +164,6 @@ int run_explorer(const MapCommandOptions& options) {
   outputs.protect(options.qk);
   outputs.protect(options.tokens);
   outputs.expect("--out", options.out.front(), {".html"});
-  Context context(options.compute.context());
   outputs.add(options.out.front(), explorer_page(options.qk, options.tokens, options.title, context));
   outputs.commit();
   print_line("wrote " + one_line(options.out.front()));
@@ -162,7 +177,8 @@ void check_drawn(const char* option, const std::vector<Index>& drawn, Index coun
 }
 
 int run_map(const MapCommandOptions& options) {
-  if (!options.qk.empty()) return run_explorer(options);
+  Context context(options.compute.context());  // also of weights, which need none: a wrong --isa is refused
+  if (!options.qk.empty()) return run_explorer(options, context);
   if (!options.tokens.empty())
     throw UsageError("--tokens goes with --qk; a model's tokens are the characters of --text");
   Outputs outputs;
@@ -172,7 +188,7 @@ int run_map(const MapCommandOptions& options) {
   const view::MapOptions style = options.style.map();
   if (!options.out.empty() && !options.theme.empty())
     throw UsageError("--theme is for the picture on the terminal: there is none here");
-  view::AttentionMap map = make_map(options);
+  view::AttentionMap map = make_map(options, context);
   check_drawn("--layers", style.layers, map.num_layers());
   check_drawn("--heads", style.heads, map.num_heads());
   if (!options.title.empty()) map.title = options.title;
@@ -190,7 +206,8 @@ void declare_map(Options& add, MapCommandOptions& options) {
   add("FILE", &options.file, "A model that qkv train wrote, or weights [Tq, Tk], [H, Tq, Tk] or [B, H, Tq, Tk], .npy");
   add("--qk FILE", &options.qk, "q, k and lse of heads, .safetensors: the explorer's page, see docs/explorer-file.md");
   add("--tokens FILE", &options.tokens, "With --qk: its tokens, a JSON list of strings");
-  add("--text TEXT", &options.text, "The text that the model reads (default abababab); with weights: labels");
+  add("--text TEXT", &options.text,
+      "The text that the model reads (default abababab, cut to its context); with weights: labels");
   add("--sequence N", &options.sequence, "Which sequence of [B, H, Tq, Tk] (default 0)");
   add("--out FILE", &options.out, "A .png, .svg, .pdf or .html; may be repeated (default: the terminal)");
   add("--title TEXT", &options.title, "Title above the picture");

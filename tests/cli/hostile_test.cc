@@ -55,7 +55,11 @@ TEST_F(Hostile, IntegersAreDecimalAndInRange) {
 TEST_F(Hostile, NamesThatMeanNothing) {
   expect_refused({"bench", ""}, {"CASE", "\"\""});
   expect_refused({"bench", "fwd-f32", ""}, {"CASE", "\"\""});
-  expect_refused("bench --list --isa garbage", {"garbage", "scalar"});
+  draw({3, 3});
+  for (const char* command : {"bench --list", "lesson", "lesson --out l.html", "map t.npy"}) {
+    for (const Words& more : {Words{"--isa", "garbage"}, {"--bits", "garbage"}})
+      expect_refused(Words(command) + more, {"\"garbage\""});
+  }
 }
 
 TEST_F(Hostile, ADeepListOfTokensIsRefused) {

@@ -114,6 +114,9 @@ TEST_F(House, BadInputsOfAttend) {
   for (const char* name : {"q", "k", "v"}) all.add(name, load(std::string(name) + ".npy"));
   io::save_safetensors(path("all.safetensors"), all);
   expect_refused("attend --in all.safetensors --out all.safetensors", {"--out", "is an input"});
+  expect_refused("map all.safetensors", {"qkv attend --in \"all.safetensors\" --out o.safetensors --weights"});
+  output("attend --in all.safetensors --out o.safetensors --weights");
+  output("map o.safetensors");
 }
 
 TEST_F(House, UnwritableOutputs) {

@@ -178,6 +178,11 @@ TEST_F(Train, TheModelGeneratesAndIsDrawn) {
   expect_refused("map m.safetensors --text abcabcabcabcabcabcabc --out c.png", {"--text", "16", "21"});
   expect_refused("map m.safetensors --heads 7 --out c.png", {"--heads must be in 0 .. 0: got 7"});
   expect_refused("map m.safetensors --layers 5", {"--layers must be in 0 .. 0: got 5"});
+  output("train --context 4 --steps 1 --out short.safetensors");
+  output("map short.safetensors");
+  write("xyz.txt", "xyzxyzxyz");
+  output("train --text xyz.txt --context 4 --steps 1 --out xyz.safetensors");
+  expect_refused("map xyz.safetensors", {"give --text", "abababab", "'x' 'y' 'z'"});
 
   Tensor<float> weights({2, 3, 3});
   for (Index n = 0; n < weights.count(); ++n) weights.data()[n] = n % 4 == 0 ? 1.0F : 0.0F;
