@@ -21,11 +21,11 @@ Inputs read_inputs(const AttendOptions& options) {
   for (const StateDict::Entry& entry : state.entries()) require_known(options, entry.name);
   for (const char* name : kInputs) {
     const std::string& path = options.file(name);
-    if (!path.empty()) {
-      inputs.emplace(name, load_npy("--" + std::string(name), path));
-    } else if (const AnyTensor* const tensor = state.find(name)) {
-      inputs.emplace(name, tensor->clone());
-    }
+    const AnyTensor* const tensor = state.find(name);
+    if (tensor != nullptr && !path.empty())
+      throw UsageError("--" + std::string(name) + " and " + name + " in --in " + escaped(options.in) + ": give one");
+    if (!path.empty()) inputs.emplace(name, load_npy("--" + std::string(name), path));
+    if (tensor != nullptr) inputs.emplace(name, tensor->clone());
   }
   for (const char* name : {"q", "k", "v"}) {
     if (inputs.contains(name)) continue;
@@ -59,8 +59,9 @@ Files name_outputs(const AttendOptions& options, const Inputs& inputs, Outputs& 
     if (name[0] == 'd' && !has_dout) throw UsageError("--" + name + " needs the output's gradient: add --dout");
   }
   if (files.contains("dbias") && !inputs.contains("bias")) throw UsageError("--dbias needs --bias");
-  if (!options.file("dout").empty() && !wants_gradients(options, files))
-    throw UsageError("--dout needs a file for gradients: add --dq, --dk, --dv or --dbias");
+  if (has_dout && !wants_gradients(options, files))
+    throw UsageError((options.file("dout").empty() ? "dout in --in " + escaped(options.in) : "--dout") +
+                     " needs a file for gradients: add --dq, --dk, --dv or --dbias");
   if (!one_file && !options.out.empty()) files["out"] = options.out;
   return files;
 }

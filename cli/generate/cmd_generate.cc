@@ -65,7 +65,7 @@ void declare_generate(Options& add, GenerateCommandOptions& options) {
   add("--temperature X", &options.temperature, "Sampling temperature: below 1 sharper, above 1 flatter (default 1)",
       {.excludes = {"--greedy"}});
   add("--top-k N", &options.top_k, "Only the N most likely characters (default 0: all)", {.excludes = {"--greedy"}});
-  add("--seed N", &options.seed, "Same seed, same text (default 0)");
+  add("--seed N", &options.seed, "Same seed, same text (default 0)", {.excludes = {"--greedy"}});
   add("--cut L:H,...", &options.cut, "Leave out heads, such as 0:1,1:0 (layer 0, head 1; layer 1, head 0)");
   add.json(options.json);
   add.compute(options.compute);

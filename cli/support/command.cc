@@ -93,7 +93,8 @@ void Options::operator()(const std::string& spelled, Target target, const std::s
             option->expected(CLI::detail::expected_max_vector_size);
           }
         } else if (names.ends_with('}')) {
-          if constexpr (std::is_same_v<Value, std::string>) option = app_.add_flag(names, *value, help);
+          if constexpr (std::is_same_v<Value, std::string>)
+            option = app_.add_flag(names, *value, help)->multi_option_policy(CLI::MultiOptionPolicy::Throw);
         } else {
           const auto take = [name, value, rule, type, given = false](const CLI::results_t& words) mutable {
             const bool optional = type.starts_with('[');  // CLI11 writes {} for no value, and forgets what came before

@@ -62,6 +62,7 @@ TEST_F(Options, RepeatedAndEmpty) {
   expect_refused(attend("--lse a.npy --lse b.npy"), {"--lse must be given once"});
   expect_refused(attend("--scale 1 --scale 2"), {"--scale must be given once"});
   expect_refused(attend("--lse"), {"--lse needs a value: FILE"});
+  expect_refused(attend("--causal=top-left --causal"), {"--causal must be given once"});
   expect_refused("ablate --out= no-scale", {"--out needs a value"});
   expect_refused("generate --model m.safetensors --prompt= --greedy", {"--prompt needs a value"});
   expect_refused("train --out= --json", {"--out needs a value"});
@@ -133,7 +134,7 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   output("train --batches b.npy --batch 3 --out m.safetensors");
 
   const Words greedy{"generate", "--model", "m.safetensors", "--prompt", "a", "--greedy"};
-  for (const Words& more : {Words{"--temperature", "2"}, {"--top-k", "3"}}) {
+  for (const Words& more : {Words{"--temperature", "2"}, {"--top-k", "3"}, {"--seed", "3"}}) {
     expect_refused(greedy + more, {"--greedy", more[0]});
   }
 
@@ -152,6 +153,12 @@ TEST_F(Options, WhatWouldHaveNoEffectIsRefused) {
   for (const char* name : {"q", "k", "v"}) in.add(name, load("x.npy"));
   io::save_safetensors(path("in.safetensors"), in);
   expect_refused("attend --in in.safetensors --out o.npy --dout x.npy", {"--dout needs a file for gradients"});
+  expect_refused(
+      "attend --in in.safetensors --out o.safetensors --q x.npy", {"--q and q in --in \"in.safetensors\": give one"});
+  in.add("dout", load("x.npy"));
+  io::save_safetensors(path("dout.safetensors"), in);
+  expect_refused(
+      "attend --in dout.safetensors --out o.npy", {"dout in --in \"dout.safetensors\" needs a file for gradients"});
   in.add("mask", load("x.npy"));
   io::save_safetensors(path("in.safetensors"), in);
   expect_refused(
