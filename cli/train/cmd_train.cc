@@ -72,8 +72,11 @@ Json train_json(
 
 void print_head(const TrainRun& run, const TrainCommandOptions& options, const Context& context) {
   const lm::AttentionLMConfig& config = run.model.config();
-  const std::string own = lm::task_named(options.task, "train").letters.empty() ? "the default text" : "random letters";
-  const std::string text = options.text.empty() ? own : one_line(options.text);
+  const bool letters = !lm::task_named(options.task, "train").letters.empty(),
+             random = letters || options.task == "previous";
+  const std::string of = options.text.empty() ? "the default text" : one_line(options.text);
+  const std::string text =
+      letters && options.text.empty() ? "random letters" : (random ? "random characters of " : "") + of;
   print_line(fmt::format("{}  {} parameters, {} layer{} with {} head{}, context {}, {} characters: {}",
       bold("qkv train"), run.model.parameter_count(), config.num_layers, config.num_layers == 1 ? "" : "s",
       config.num_heads, config.num_heads == 1 ? "" : "s", config.context, run.tokenizer.vocab_size(),

@@ -131,7 +131,9 @@ void add_train_options(Options& add, TrainCommandOptions& options) {
   std::vector<std::string> names;
   for (const lm::Task& task : lm::tasks()) names.emplace_back(task.name);
   add.heading("What it learns");
-  add("--text FILE", &options.text, "Training text, UTF-8 (default: a built-in pattern)");
+  add("--text FILE", &options.text,
+      "Training text, UTF-8 (default: a built-in pattern); previous, same and induction train on random characters of "
+      "it");
   add("--task NAME", &options.task,
       "What it predicts; text: the next character; previous: the one before; same: where it was before; induction: the "
       "next of a string that repeats, with other defaults (docs/cli/train.md); masked: hidden ones",

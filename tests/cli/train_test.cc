@@ -63,6 +63,11 @@ TEST_F(Train, TasksSayWhatTheyCount) {
   const nlohmann::json masked = json("train --task masked --steps 50 --json");
   EXPECT_FALSE(masked["model"]["causal"].get<bool>());
   EXPECT_GT(masked["fresh"]["targets"], 0);
+  write("xyz.txt", "xyzxyzxyzxyzxyzxyz");
+  for (const char* task : {"same", "previous"}) {
+    const std::string text = output({"train", "--text", "xyz.txt", "--steps", "0", "--task", task});
+    EXPECT_NE(text.find(" on random characters of xyz.txt, 0 steps"), std::string::npos) << text;
+  }
 }
 
 TEST_F(Train, GroupedHeadsAndRotaryPositionsAreSavedWithTheModel) {
