@@ -258,6 +258,7 @@ def test_what_the_judged_code_does_not_reach_is_said(tmp_path: Path) -> None:
     assert as_json(subject_of(tmp_path, text))["untried"] == ["scores_of()", "Layer", "softmax_backward", "softmax_dot"]
     twice = "import numpy as np\n" + "".join(f"\ndef {name}(x):\n    return x\n" for name in ("softmax", "softmax_slow"))
     assert as_json(subject_of(tmp_path, twice))["untried"] == ["softmax_slow"]
+    assert as_json(functions(tmp_path, SDPA.format(name="sdpa"), task="softmax"))["untried"] == ["sdpa()"]
     tiles = SOFTMAX + SDPA.format(name="flash").replace("mask=None", "Br, Bc").replace("mask is None", "Br")
     assert as_json(subject_of(tmp_path, tiles))["untried"] == ["Br != Bc"]
     parts = (Path(__file__).parents[3] / "tests/judge/right/torch/parts.py").read_text(encoding="utf-8")

@@ -244,7 +244,8 @@ def find(module: ModuleType, file: str, name: str | None, task: str | None) -> t
         and chosen.name in value.__code__.co_names and {"x", "q"} & set(_roles(value))
     ]  # fmt: skip
     callers += [key for key, value in known.items() if isinstance(value, type) and key != chosen.name and chosen.name in named(value)]
-    chosen = chosen._replace(callers=(*callers, *_unreached(chosen, known, every)))
+    callers += [one for one in _unreached(chosen, known, every) if f"{one}()" not in callers]
+    chosen = chosen._replace(callers=tuple(callers))
     notes = [f"{chosen.name} was judged, not {', '.join(others)}: {file}:NAME chooses another"] if others else []
     return chosen, notes
 
