@@ -15,6 +15,7 @@ namespace qkv::inline v0::io {
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;  // a file starts with the header's length, a little-endian u64
+constexpr std::uint64_t kNpyStart = 0x59504d554e93, kNpyMask = (std::uint64_t{1} << 48) - 1;  // "\x93NUMPY"
 
 std::string name_of(const HeaderEntry& entry) { return "tensor " + escaped(entry.name) + ": "; }
 
@@ -58,6 +59,7 @@ Opened read_header(const Source& source) {
   source.check(source.size() >= kLengthBytes, source.size(),
       "a file begins with 8 bytes of length: got " + std::to_string(source.size()));
   const std::uint64_t header_bytes = little_endian(source.read(0, kLengthBytes));
+  source.check((header_bytes & kNpyMask) != kNpyStart, 0, "the file must be .safetensors: got a .npy file");
   source.check(header_bytes <= kMaxHeaderBytes, 0,
       "the header may have at most 100000000 bytes: got " + std::to_string(header_bytes));
   source.check(header_bytes <= source.size() - kLengthBytes, 0,

@@ -164,6 +164,7 @@ TEST(Safetensors, LengthsAreCheckedBeforeTheyAreUsed) {
   expect_format_error([] { parse(little_endian_text(100'000'000, 8) + "{}"); }, 0, "must end within the file");
   expect_format_error([] { parse(little_endian_text(100'000'001, 8) + "{}"); }, 0, "at most 100000000");
   expect_format_error([] { parse(little_endian_text(~std::uint64_t{0}, 8) + "{}"); }, 0, "at most 100000000");
+  expect_format_error([] { parse("\x93NUMPY\x02\x01"); }, 0, "got a .npy file");
   expect_format_error([] { parse(file_text(kGood, kData + "y")); }, 8 + kGood.size() + 12, "1 bytes more");
   expect_format_error([] { parse(file_text("{}", "y")); }, 10, "1 bytes more");
 }
