@@ -13,6 +13,7 @@
 #include "qkv/io/file.h"
 #include "qkv/io/safetensors.h"
 #include "support/command.h"
+#include "support/files.h"
 #include "support/json.h"
 
 namespace qkv::inline v0 {
@@ -199,8 +200,7 @@ fs::path interpreter(const std::string& asked) {
 }
 
 Finding judge_python(const JudgeOptions& options) {
-  std::error_code error;
-  if (!fs::is_regular_file(options.file, error)) throw UsageError(escaped(options.file) + ": no such file");
+  require_file("", options.file);
   if (fs::path(options.file).extension() != ".py") {
     throw UsageError(escaped(options.file) +
                      ": only Python is run as it is; a program of another language is judged with --run './program "

@@ -106,6 +106,7 @@ std::vector<std::string> written_exercises(
     const std::string& path = paths.emplace_back(file_of(task->name) + (language == "cpp" ? ".cc" : ".py"));
     if (std::filesystem::exists(path)) {
       if (!may_exist) throw UsageError(escaped(path) + " is here already: begin in an empty folder");
+      require_file("", path);
       continue;
     }
     outputs.expect("", path);

@@ -14,6 +14,7 @@
 #include "core/sentences.h"
 #include "judge/report.h"
 #include "support/command.h"
+#include "support/files.h"
 #include "support/text.h"
 
 namespace qkv::cli {
@@ -52,7 +53,7 @@ std::vector<Watched> watch(
     const std::vector<std::string>& files, const JudgeOptions& options, std::optional<double> minutes) {
   std::vector<Watched> all;
   for (const std::string& file : files) {
-    if (!fs::is_regular_file(file)) throw UsageError("--watch " + escaped(file) + ": there is no such file");
+    require_file("--watch ", file);
     all.push_back({.file = file});
   }
   const Clock::time_point start = Clock::now();

@@ -34,6 +34,15 @@ std::string load_text(std::string_view option, const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+void require_file(const std::string& what, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_regular_file(status)) return;
+  const char* const why = fs::is_directory(status) ? "is a directory" : "is not a regular file";
+  throw UsageError(what + escaped(path) + ": " + (fs::exists(status) ? why : "no such file"));
+}
+
 std::string ending(const std::string& path) {
   std::string result = std::filesystem::path(path).extension().string();
   std::ranges::transform(result, result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

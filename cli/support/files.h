@@ -20,6 +20,8 @@ namespace qkv::cli {
 AnyTensor load_npy(std::string_view option, const std::string& path);
 StateDict load_safetensors(std::string_view option, const std::string& path);
 std::string load_text(std::string_view option, const std::string& path);
+/// UsageError that begins with `what` and the path where there is none, a directory or a device.
+void require_file(const std::string& what, const std::string& path);
 
 /// Runs `work` on what an option said: an error of the library becomes a UsageError that begins with `what`.
 template <class ErrorType = Error, class Work> auto about(const std::string& what, Work work) {

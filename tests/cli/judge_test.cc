@@ -1,4 +1,5 @@
 // qkv judge: how it is called and what it prints.
+#include <sys/stat.h>
 
 #include "cli/judge_tool.h"
 #include "qkv/io/safetensors.h"
@@ -189,6 +190,10 @@ TEST_F(Judge, WrongUseIsOneLine) {
   write("mine.cc", "int main() {}\n");
   expect_refused({"judge"}, {"FILE.py", "--run"});
   expect_refused({"judge", "none.py"}, {"\"none.py\"", "no such file"});
+  std::filesystem::create_directory(path("folder"));
+  mkfifo(path("pipe.py").c_str(), 0600);
+  expect_refused({"judge", "folder"}, {"\"folder\": is a directory"});
+  expect_refused({"judge", "pipe.py"}, {"\"pipe.py\": is not a regular file"});
   expect_refused({"judge", "mine.cc"}, {"mine.cc", "--run"});
   expect_refused({"judge", "mine.py:"}, {"mine.py:"});
   expect_refused("judge mine.py --task nonsense", {"--task", "nonsense", "sdpa"});

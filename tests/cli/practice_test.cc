@@ -50,6 +50,9 @@ TEST_F(Practice, NextWritesTheFirstThatIsNotDoneAndKeepsAFileThatIsThere) {
   EXPECT_TRUE(has(run({"practice", "--watch", "one_row.py", "--python", python}, state).out, "right"));
   EXPECT_TRUE(has(run({"practice"}, state).out, "(done)"));
   EXPECT_TRUE(has(next(), "softmax.py"));
+  std::filesystem::remove(path("softmax.py"));
+  std::filesystem::create_directory(path("softmax.py"));
+  EXPECT_TRUE(has(run("practice next --numpy", state).err, "\"softmax.py\": is a directory"));
 }
 
 TEST_F(Practice, AMockInterviewDrawsThreeFilesAndEndsWithItsTime) {
@@ -60,6 +63,7 @@ TEST_F(Practice, AMockInterviewDrawsThreeFilesAndEndsWithItsTime) {
   EXPECT_EQ(std::ranges::count_if(files(), [](const std::string& name) { return name.ends_with(".py"); }), 3);
   expect_refused({"practice", "--mock", "soon"}, {"45m"});
   expect_refused({"practice", "--watch", "none.py"}, {"no such file"});
+  expect_refused({"practice", "--watch", "tmp"}, {"--watch \"tmp\": is a directory"});
 }
 
 TEST_F(Practice, NextInCppIsAFileOfCpp) {
