@@ -143,6 +143,8 @@ std::string wrong_use(const CLI::App& command, const std::string& text, int argc
   }
   if (const std::size_t at = text.find(" was given a disallowed flag override"); at != std::string::npos)
     return (at == 1 ? "-" : "--") + text.substr(0, at) + " takes no value";  // CLI11 has the bare name
+  if (const std::size_t at = text.find(": At Most 1 required"); at != std::string::npos)
+    return text.substr(0, at) + " must be given once: got it again";
   constexpr std::string_view kRequired = ": 1 required ", kMissing = " missing";
   const std::size_t at = text.find(kRequired), type = at + kRequired.size();
   if (at == std::string::npos || !text.ends_with(kMissing)) return text;

@@ -1,4 +1,4 @@
-// What a reader computed by hand: right to two digits after the point, a known mistake, or not yet.
+// What a reader computed by hand: right where each is less than 0.01 away, a known mistake, or not yet.
 const numberTyped = text => {
   const plain = text.trim().replace(/[\u2212\u2013]/g, "-").replace(",", "."), [, above, below] = plain.match(/^(-?\d+)\/(\d+)$/) || [];
   return above ? above / below : /^[-+]?(\d+\.?\d*|\.\d+)$/.test(plain) ? Number(plain) : NaN;
