@@ -155,7 +155,11 @@ Rotary::Rotary(Index head_dim, const RotaryOptions& options)
       pairs_((options.rotary_dim == 0 ? head_dim : options.rotary_dim) / 2) {
   const Index rotary_dim = options.rotary_dim == 0 ? head_dim : options.rotary_dim;
   check_options(head_dim, options, rotary_dim);
-  for (Index pair = 0; pair < rotary_dim / 2; ++pair) frequencies_.push_back(frequency_of(pair, rotary_dim, options));
+  for (Index pair = 0; pair < rotary_dim / 2; ++pair) {
+    frequencies_.push_back(frequency_of(pair, rotary_dim, options));
+    check<OptionError>(std::isfinite(frequencies_.back()), "Rotary",
+        "base and factor must give finite frequencies: got ", options.base, " and ", options.factor);
+  }
   if (options.scaling == RotaryScaling::kYarn) {
     attention_factor_ = options.attention_factor.value_or(1 + 0.1 * maths::log(options.factor));
   }

@@ -146,8 +146,9 @@ Transport& InProcess::rank(int rank) {
 }
 
 void InProcess::leave(int rank, const std::string& reason) {
+  check<OptionError>(rank >= 0 && rank < size(), "InProcess::leave", "the rank must be in [0, size): got ", rank);
   const std::lock_guard lock(impl_->hub.mutex);
-  impl_->hub.left.at(static_cast<std::size_t>(rank)) = reason;
+  impl_->hub.left[static_cast<std::size_t>(rank)] = reason;
 }
 
 void run_in_process(int ranks, const std::function<void(Transport&)>& body) {

@@ -156,9 +156,12 @@ struct AtomicFiles::Stage {
 void AtomicFiles::Stage::add(const fs::path& path, std::span<const std::byte> bytes) {
   const fs::path target = real_target(path);
   const int permissions = checked_permissions(path, target);
-  for (const Entry& other : entries) {
+  const auto place = [](const fs::path& of) {  // relative paths of files that are not there yet would stay as spelled
     std::error_code error;
-    if (fs::weakly_canonical(other.target, error) == fs::weakly_canonical(target, error)) {
+    return fs::weakly_canonical(fs::absolute(of, error), error);
+  };
+  for (const Entry& other : entries) {
+    if (place(other.target) == place(target)) {
       throw OptionError("[write_file] each output must be a separate file: got " + escaped(path.native()) + " twice");
     }
   }

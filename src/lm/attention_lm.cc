@@ -14,10 +14,12 @@
 namespace qkv::inline v0::lm {
 
 AttentionLM::Activations::Activations(const BatchShare& share) : impl_(std::make_unique<Impl>()) {
-  check<OptionError>(
-      share.first_sequence >= 0 && share.sequences >= 0 && share.first_sequence + share.sequences <= share.batch,
-      "AttentionLM::Activations", "the sequences must lie in a batch of ", share.batch, ": got ", share.sequences,
-      " from ", share.first_sequence);
+  check<OptionError>(share.first_sequence >= 0 && share.sequences >= (share.batch == 0 ? 0 : 1) &&
+                         share.first_sequence <= share.batch && share.sequences <= share.batch - share.first_sequence,
+      "AttentionLM::Activations", "a share must be at least one sequence of a batch of ", share.batch, ": got ",
+      share.sequences, " from ", share.first_sequence);
+  check<OptionError>(share.part == nullptr || !share.part->positions.empty(), "AttentionLM::Activations",
+      "a part of the sequences must have at least one token: got none");
   impl_->share = share;
 }
 AttentionLM::Activations::~Activations() = default;
@@ -66,9 +68,9 @@ void AttentionLM::run(View<const Index, 2> ids, Activations& activations, std::u
   const Impl& m = *impl_;
   check_heads(m.config, as.cut, "AttentionLM::forward");
   Activations::Impl& a = *activations.impl_;
+  a.has_loss = false;
   read_ids(m.config, ids, a.share, a.ids, a.positions);
   if (!as.positions) std::ranges::fill(a.positions, 0);
-  a.has_loss = false;
   a.batch = ids.size(0);
   a.length = ids.size(1);
   a.dropout_seed = dropout_seed;

@@ -83,7 +83,7 @@ std::string default_text() {
 BatchSource BatchSource::over_text(
     Kind kind, std::vector<Index> ids, BatchShape shape, std::uint64_t seed, const char* function) {
   check_shape(shape, function);
-  check<OptionError>(static_cast<Index>(ids.size()) > shape.context + 1, function,
+  check<OptionError>(static_cast<Index>(ids.size()) - 1 > shape.context, function,
       "the text must be longer than context + 1: got ", ids.size(), " characters for context ", shape.context);
   BatchSource source(kind, shape, seed);
   source.vocab_size_ = vocab_of(ids, function);

@@ -146,6 +146,8 @@ TEST(Rotary, RefusesWhatCannotBe) {
   EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kLinear, .factor = 0.5}), OptionError);
   EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kYarn, .factor = 2}), OptionError);
   EXPECT_THROW(Rotary(8, {.factor = 2}), OptionError);
+  EXPECT_THROW(Rotary(64, {.base = 1e308, .scaling = RotaryScaling::kNtk, .factor = 4}), OptionError);
+  EXPECT_THROW(Rotary(64, {.base = 5e-324}), OptionError);
   EXPECT_THROW(Rotary(8, {.scaling = RotaryScaling::kLinear, .factor = 2, .attention_factor = 1}), OptionError);
   EXPECT_THROW(Rotary(2, {.scaling = RotaryScaling::kNtk, .factor = 2}), OptionError);
   const Rotary rotary(8);

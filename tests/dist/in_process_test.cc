@@ -83,6 +83,7 @@ TEST(InProcess, RefusesWhatIsNotThere) {
   EXPECT_THROW(run_in_process(0, [](Transport&) {}), OptionError);
   InProcess lines(2);
   EXPECT_THROW(lines.rank(2), OptionError);
+  EXPECT_THROW(lines.leave(7, "gone"), OptionError);
   EXPECT_THROW(lines.rank(0).send(2, {}), OptionError);
   EXPECT_THROW(lines.rank(0).receive(-1, {}), OptionError);
   EXPECT_THROW(lines.rank(0).poll({}), OptionError);

@@ -180,6 +180,10 @@ TEST(AtomicFiles, TheSameFileTwiceIsRefused) {
   fs::create_symlink("real", folder / "link");
   files.add(folder / "real", "2");
   EXPECT_THROW(files.add(folder / "link", "3"), OptionError);
+  io::AtomicFiles relative;  // of a name that is not there yet
+  relative.add("qkv-new", "1");
+  EXPECT_THROW(relative.add("./qkv-new", "2"), OptionError);
+  EXPECT_THROW(relative.add(fs::current_path() / "qkv-new", "2"), OptionError);
 }
 
 TEST(Escaped, TextIsSafeToShow) {

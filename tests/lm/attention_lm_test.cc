@@ -131,7 +131,13 @@ TEST(AttentionLM, BadIdsAndShapes) {
   model.backward(activations);
   model.forward(batch.inputs, activations);  // the loss is of the forward before
   test::expect_error<OptionError>([&] { model.backward(activations); }, {"this model's forward and loss"});
+  model.loss(batch.targets, activations);
+  batch.inputs.data()[17] = 7;
+  EXPECT_THROW(model.forward(batch.inputs, activations), OptionError);
+  test::expect_error<OptionError>([&] { model.backward(activations); }, {"this model's forward and loss"});
   std::fill_n(batch.targets.data(), batch.targets.count(), lm::kNoTarget);
+  batch.inputs.data()[17] = 0;
+  model.forward(batch.inputs, activations);
   test::expect_error<OptionError>([&] { model.loss(batch.targets, activations); }, {"target"});
 }
 

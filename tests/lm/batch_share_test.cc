@@ -136,6 +136,13 @@ TEST(BatchShare, APartLiesInItsSequencesAndTheseInTheContext) {
   const View<const Index, 2> few = ids.view<2>().sliced(1, 0, 15);
   test::expect_error<ShapeError>([&] { model.forward(few, alone); }, {"this rank's share"});
 
+  part.positions.clear();
+  test::expect_error<OptionError>([&] { AttentionLM::Activations({.part = &part}); }, {"at least one token"});
+  test::expect_error<OptionError>(
+      [] { AttentionLM::Activations({.batch = 2, .length = 4, .sequences = 0}); }, {"at least one sequence"});
+  EXPECT_THROW(
+      AttentionLM::Activations({.batch = 2, .first_sequence = std::numeric_limits<Index>::max(), .sequences = 1}),
+      OptionError);
   part.positions = {0, 16};
   lm::Trainer trainer(model, {.steps = 1, .share = {.batch = 2, .length = 16, .sequences = 1, .part = &part}});
   const lm::BatchSource source = lm::BatchSource::windows(test::default_ids(), {2, 16}, 1);

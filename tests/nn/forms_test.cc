@@ -84,6 +84,21 @@ TEST(Forms, ParametersAreCopiedBetweenLayersOfTheSameSizes) {
   EXPECT_TRUE(test::same_bits(same.forward(x), one.forward(x)));
 }
 
+TEST(Forms, RefuseSizesWhoseProductsOverflow) {
+  constexpr Index large = (Index{1} << 61) + 1;
+  EXPECT_THROW(nn::GroupedQueryAttention({.embed_dim = 4, .num_heads = 8, .head_dim = large}), OptionError);
+  EXPECT_THROW(nn::MultiHeadLatentAttention({.embed_dim = 4, .num_heads = large}), OptionError);
+  EXPECT_THROW(nn::Mlp({.embed_dim = Index{1} << 62}), ShapeError);
+}
+
+TEST(Forms, WeightsOfTwoKindsAreTwoTensors) {
+  const nn::SelfAttentionV1 layer({.embed_dim = 8});
+  Tensor<float> weights;
+  const Tensor<float> x({1, 3, 8});
+  test::expect_error<OptionError>([&] { layer.forward(x, {.weights = &weights, .applied = &weights}); },
+      {"weights and applied must be two tensors"});
+}
+
 TEST(Forms, V3IsV4OutsideTraining) {
   nn::SelfAttentionV3 v3({.embed_dim = kDim, .seed = 3});
   nn::SelfAttentionV4 v4 = nn::to_v4(v3);

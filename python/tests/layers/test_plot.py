@@ -204,6 +204,6 @@ def test_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     for draw in (picture.png, picture.pdf):
         with pytest.raises(ImportError, match=r"pip install matplotlib, or write .svg or .html"):
             draw()
-    with pytest.raises(qkv.UnsupportedError, match=r"without Pango: write .svg or .html; .*qkv\[plot\].*QKV_TEXT=pango"):
+    with pytest.raises(qkv.UnsupportedError, match=r"without Pango: write .svg or .html; .*pip install matplotlib.*QKV_TEXT=pango"):
         picture._core.png(1.0)
     assert picture._repr_png_() is None and picture.svg().startswith("<svg")

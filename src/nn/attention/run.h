@@ -161,6 +161,8 @@ template <class T> struct AttentionLayer::Run {
     const auto q = part<const T>(rows.projected, 0);  // [B, H, T, W/H]
     const auto k = part<const T>(rows.projected, 1);
     const auto v = part<const T>(rows.projected, 2);
+    check<OptionError>(options.weights == nullptr || options.weights != options.applied, type(),
+        "weights and applied must be two tensors: got one for both");
     for (Tensor<float>* wanted : {options.weights, options.applied}) {
       if (wanted != nullptr) resize(*wanted, std::array{batch, l.num_heads(), length, length});
     }

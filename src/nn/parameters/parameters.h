@@ -11,6 +11,9 @@
 
 namespace qkv::inline v0::nn {
 
+/// Sizes of a layer lie below it, so that no product of two, nor a sum of some, overflows.
+inline constexpr Index kMostInLayer = Index{1} << 30;
+
 /// Uniform in [-bound, bound). `stream` separates the parameters that share a seed.
 inline void fill_uniform(std::span<float> values, double bound, std::uint64_t seed, std::uint32_t stream) {
   Random random(seed, stream);

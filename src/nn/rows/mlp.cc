@@ -44,13 +44,22 @@ void silu_backward(View<const float, 2> x, View<const float, 2> dy, View<float, 
   activate("silu_backward", &LayerKernels::silu, x, &dy, dx, context);
 }
 
+namespace {
+
+Index hidden_of(const MlpOptions& options) {
+  check<ShapeError>(options.embed_dim < kMostInLayer, "Mlp", "embed_dim must be below 2^30: got ", options.embed_dim);
+  return options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim;
+}
+
+}  // namespace
+
 Mlp::Mlp(const MlpOptions& options)
     : Module("Mlp"),
       expand_({.in_features = options.embed_dim,
-          .out_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
+          .out_features = hidden_of(options),
           .bias = options.bias,
           .seed = options.seed}),
-      contract_({.in_features = options.hidden_dim == 0 ? 4 * options.embed_dim : options.hidden_dim,
+      contract_({.in_features = hidden_of(options),
           .out_features = options.embed_dim,
           .bias = options.bias,
           .seed = ~options.seed}) {}
