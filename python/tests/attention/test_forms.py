@@ -165,6 +165,7 @@ def test_errors_of_a_cache() -> None:
     cache.append(q, q)
     for call, kind, words in (
         (lambda: qkv.KVCache(), TypeError, "head_dim, the width D of the keys, must be given"),
+        (lambda: qkv.KVCache(head_dim=4, layout="ring", window=4, capacity=2), ValueError, "capacity is not of a ring"),
         (lambda: cache.read(0, 9), qkv.OptionError, r"\[KVCache.read\] tokens .*in 0..2: got begin 9"),
         (lambda: cache.error_bound(q, scale="x"), TypeError, "scale must be a number, beside q: got 'x'"),
         (lambda: cache.error_bound(scale=2.0), qkv.OptionError, "got 2.0 without q"),
@@ -269,6 +270,8 @@ def test_rotary_turns_and_turns_back() -> None:
     x = numbers(11, 1, 2, 5, 8, dtype="float64")
     with pytest.raises(TypeError, match="'bases'; there are rotary_dim, base,"):
         qkv.Rotary(8, bases=500.0)
+    with pytest.raises(qkv.OptionError, match="factor needs a scaling"):
+        qkv.Rotary(8, factor=4.0)
     rotary = qkv.Rotary(8)
     y = rotary(x, offset=3)
     angle = (3 + np.arange(5))[:, None] * rotary.frequencies

@@ -50,6 +50,8 @@ def test_a_batch_is_not_layers(framework: str) -> None:
         assert picture.svg() == qkv.plot(w[sequence]).svg() and "layer" not in picture.svg()
     with pytest.raises(ValueError, match=r"0\.\.1: got 2"):
         qkv.plot(batch, sequence=2)
+    with pytest.raises(qkv.OptionError, match=r"0 \.\. 2: got 0 and 9"):
+        qkv.plot(np.ones((3, 5, 5), np.float32)).statistics(0, 9)
     with pytest.raises(ValueError, match="sequence chooses"):
         qkv.plot(w[0], sequence=0)
 

@@ -1,4 +1,4 @@
-// The forms: dense tensors, caches, lists, parts, ranks; each runs one case of the list.
+// The forms: dense tensors, caches, lists, parts; each runs one case of the list.
 #include <utility>
 
 #include "qkv/varlen.h"
