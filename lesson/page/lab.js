@@ -23,8 +23,9 @@ function labSample(symbols) {
 /// A new model, nothing trained.
 function labStart() {
   const {engine: e, own = ""} = lab, prompt = lab.task === state.task ? lab.prompt : null;
-  Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, typed: null, key: null});
+  lab.key = null;
   if (state.task === "own") checkOwn([...own]);
+  Object.assign(lab, {running: false, losses: [], moments: [], every: 1, shown: 0, cut: new Set(), head: [0, 0], query: -1, guess: {}, typed: null});
   const {parameters, symbols, text} = e.start(labConfig());
   Object.assign(lab, {parameters, text, symbols: [...symbols], task: state.task, key: labModelOf(state) + own});
   const known = prompt && [...prompt].every(c => lab.symbols.includes(c));
@@ -56,7 +57,7 @@ function labWhole(id, low, high) {
   el(id + "Wrong").textContent = fits ? "" : say("lab.number", {low, high});
   return fits ? n : null;
 }
-const labSeed = () => labWhole("labSeed", 0, 999999999), labGoal = () => labWhole("labGoal", lab.engine.step + 1, 100000);
+const labSeed = () => labWhole("labSeed", 0, 999999999), labGoal = () => labWhole("labGoal", Math.min(lab.engine.step + 1, 100000), 100000);
 /// What the second of two models lacks.
 function labLess() {
   const off = [["causal", "mask"], ["scale", "scale"], ["positions", "positions"]].filter(([name]) => !lab[name]).map(([, key]) => say("lab." + key));
@@ -76,12 +77,14 @@ function labKept(text) {
     return sessionStorage.getItem("qkv-lesson-text") || "";
   } catch { return text || ""; }
 }
+/// Whether the engine's model is that of the settings: of a text that is refused there is none.
+const isCurrent = () => lab.key === labModelOf(state) + lab.own;
 function drawLab() {
   if (!lab) openLab().then(drawPage).catch(fail);
-  if (!lab.engine) return;
+  if (!lab.engine || state.step !== LAB) return;  // leaving the page stops a training, and ends what is typed
   labTry(() => {
     drawSettings();
-    if (lab.key !== labModelOf(state) + lab.own) labStart();
+    if (!isCurrent()) labStart();
     labTrace();
     drawState();
     drawLoss();
@@ -148,14 +151,15 @@ function labCommand() {
 
 function listenLab() {
   const on = (id, what, then) => el(id).addEventListener(what, then), redraw = to => { Object.assign(lab, to); drawLab(); };
+  const go = work => () => isCurrent() ? labTry(work) : drawLab();
   for (const b of el("labLessons").children) b.onclick = () => change({...labLessons[b.dataset.lesson], rate: usualRate(labLessons[b.dataset.lesson].task)});
   on("labTask", "change", e => change({task: e.target.value, rate: usualRate(e.target.value), layers: e.target.value === "induction" ? 2 : state.layers}));
   for (const [id, name] of [["labHeads", "heads"], ["labLayers", "layers"], ["labRate", "rate"]]) on(id, "change", e => change({[name]: Number(e.target.value)}));
   on("labSeed", "change", () => { const seed = labSeed(); if (seed !== null) change({seed}); });
   on("labOwn", "change", e => redraw({own: labKept(e.target.value)}));
   on("labOwnSave", "click", () => download("text.txt", "text/plain", lab.own));
-  on("labTrain", "click", () => labTry(() => lab.running ? stopTraining() : train()));
-  on("labOne", "click", () => labTry(() => { stopTraining(); oneStep(); keepMoment(); drawLab(); }));
+  on("labTrain", "click", go(() => lab.running ? stopTraining() : train()));
+  on("labOne", "click", go(() => { stopTraining(); oneStep(); keepMoment(); drawLab(); }));
   on("labAgain", "click", () => labTry(() => { labStart(); drawLab(); }));
   on("labScrub", "input", e => labTry(() => { stopTraining(); showMoment(Number(e.target.value)); }));
   on("labPrompt", "input", e => {

@@ -31,7 +31,7 @@ function showMoment(n) {
 /// Up to the step that is asked for.
 function train() {
   const goal = labGoal();
-  if (goal === null) return;
+  if (goal === null || goal <= lab.engine.step) return;
   Object.assign(lab, {running: true, drawn: 0});
   inSlices(() => {
     if (lab.running && state.step === LAB) labTry(oneStep);

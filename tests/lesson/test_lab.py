@@ -222,10 +222,17 @@ def test_language_and_theme_keep_the_model(lesson, browser):
         page.select_option("#theme", theme)
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (int(re.search(r"\d+", ground).group()) < 128) == (theme == "dark") and f"theme={theme}" in page.url
+    page.focus("#labPrompt")
     page.evaluate("change({step: 3})")
+    assert not page.is_visible("#footer"), "the command is the lab's"
     page.evaluate("change({step: 'lab'})")
     now = page.evaluate(NOW)
     assert now["weights"] == before["weights"] and "30" in now["said"] and now["said"] != before["said"]
+    page.fill("#labGoal", "9000")
+    page.click("#labTrain")
+    page.evaluate("change({step: 3})")
+    until(page, "!lab.running")
+    assert not page.is_visible("#footer")
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -233,9 +240,12 @@ def test_a_text_of_ones_own_is_refused_by_its_cause_kept_and_saved(lesson, brows
     page = browser.open(lesson, f"step=lab&lang={lang}&task=own")
     page.wait_for_selector("#labWrong:not([hidden])")
     letters = "".join(chr(0x4E00 + n) for n in range(65))
-    for text, cause in [("abc", "short"), ("a" * 30, "one"), (letters, "many"), (letters[1:], "")]:
+    for text, cause in [(letters[1:], ""), ("abc", "short"), ("a" * 30, "one"), (letters, "many"), (letters[1:], "")]:
         page.fill("#labOwn", text)
         page.evaluate("el('labOwn').blur()")
+        for button in ("#labOne", "#labTrain") if cause else ():
+            page.click(button)
+            assert page.evaluate("[lab.engine.step, lab.running]") == [0, False], "there is nothing to train"
         values = {"n": len(text), "kinds": len(set(text)), "least": 18, "most": 64}
         said = page.evaluate("([cause, values]) => cause && say('lab.own.' + cause, values)", [cause, values])
         assert (page.inner_text("#labWrong") if page.is_visible("#labWrong") else "") == said
@@ -273,6 +283,11 @@ def test_a_number_or_character_that_does_not_serve_is_said(lesson, browser):
     ]:
         page.fill("#labPrompt", text)
         assert page.inner_text("#labPromptWrong") == said
+    page.evaluate("lab.engine = Object.create(lab.engine, {step: {value: 100000}})")
+    for goal, said in [("7", "A whole number from 100000 to 100000, please."), ("100000", "")]:
+        page.fill("#labGoal", goal)
+        page.click("#labTrain")
+        assert page.inner_text("#labGoalWrong") == said and page.evaluate("[lab.running, lab.losses.length]") == [False, 7]
     page.check("#labMask")
     assert "With mask off: " in page.inner_text("#labLosses") and page.locator("#labBars thead th").last.inner_text() == "with mask off"
 
