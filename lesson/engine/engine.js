@@ -93,7 +93,8 @@ async function loadEngine(bytes) {
 
   // The text `prompt` through the model: per layer q, k, v [H, T, D], scores (times scale, -Infinity where hidden), weights and their
   // gradients [H, T, T] for the loss of this text, writes [H, T]: how long what a head adds is, shares [H, 2]: mean weights on the character
-  // before, and on what came behind the same one earlier; next [T, V]: probabilities. cut: [[layer, head], ...] are left out.
+  // before, and on what came behind the same one earlier; next [T, V]: probabilities; loss: NaN where the task
+  // asks for no character. cut: [[layer, head], ...] are left out.
   engine.trace = (prompt, {cut = [], causal = true, scale = true, positions = true} = {}) => call(put => {
     const tokens = Array.from(prompt), length = tokens.length, layers = [];
     let at = wasm.lesson_trace(put.text(prompt), put.ints(cut.flat()), cut.length, causal ? 1 : 0, scale ? 1 : 0, positions ? 1 : 0);

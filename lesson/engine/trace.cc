@@ -1,5 +1,6 @@
 // What a trained model does with one text: every number of every head, what comes next, the loss and its gradients.
 #include <algorithm>
+#include <limits>
 
 #include "core/check.h"
 #include "engine/face.h"
@@ -61,7 +62,7 @@ QKV_LESSON const float* lesson_trace(
     options.positions = positions != 0;
     if (any) options.targets = View<const Index, 2>(targets.data(), {1, std::ssize(ids)});
     const lm::Trace trace = m.lm.trace({ids.data(), {1, std::ssize(ids)}}, options, lesson::context());
-    lesson::last_loss = trace.loss;
+    lesson::last_loss = any ? trace.loss : std::numeric_limits<double>::quiet_NaN();
 
     std::vector<float>& block = lesson::results();
     block.clear();

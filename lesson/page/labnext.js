@@ -31,7 +31,8 @@ function appendCharacter(c) {
 
 function drawLosses() {
   const number = trace => trace.loss.toFixed(2), words = state.task === "induction" ? "lab.losses.repeated" : "lab.losses";
-  el("labLosses").textContent = lab.running ? "" : say(words, {loss: number(lab.whole)}) + (lab.isCut ? " " + say("lab.losses.less", {what: labLess().replace(/^./, c => c.toUpperCase()), loss: number(lab.now)}) : "");
+  const none = lab.running || Number.isNaN(lab.whole.loss);
+  el("labLosses").textContent = none ? "" : say(words, {loss: number(lab.whole)}) + (lab.isCut ? " " + say("lab.losses.less", {what: labLess().replace(/^./, c => c.toUpperCase()), loss: number(lab.now)}) : "");
 }
 
 /// The mean weight of a head on the character before; of induction on what came behind the same character earlier.
@@ -39,15 +40,16 @@ const shareOf = (pattern, [l, h]) => lab.whole.layers[l].shares[2 * h + (pattern
 function drawGuess() {
   const heads = lab.whole.layers.flatMap((_, l) => Array.from({length: state.heads}, (_, h) => [l, h])), box = el("labGuess");
   if (heads.length < 2 || lab.engine.step === 0 || lab.running) return void box.replaceChildren();
-  box.replaceChildren(...(state.task === "induction" ? ["previous", "induction"] : ["previous"]).map(pattern => {
+  box.replaceChildren(...(state.task === "induction" ? ["previous", "induction"] : ["previous"]).flatMap((pattern, at) => {
     const question = say("lab.guess." + pattern), row = make("div", {className: "bar", role: "group", ariaLabel: question});
-    const shares = heads.map(pair => shareOf(pattern, pair)), best = shares.indexOf(Math.max(...shares));
+    const shares = heads.map(pair => shareOf(pattern, pair)), most = Math.max(...shares), best = shares.indexOf(most);
+    if (!(most > 0)) return [];  // nothing of the prompt to look at
     row.append(make("span", {textContent: question}), ...heads.map(([l, h], n) => {
-      const onclick = () => { lab.guess[pattern] = n; drawGuess(); box.querySelectorAll("button")[n]?.focus(); };
+      const onclick = () => { lab.guess[pattern] = n; drawGuess(); box.children[at]?.querySelectorAll("button")[n]?.focus(); };
       return make("button", {textContent: `${l}:${h}`, ariaLabel: headName(l, h), ariaPressed: lab.guess[pattern] === n, onclick});
     }));
     if (pattern in lab.guess) row.append(make("strong", {textContent: say(lab.guess[pattern] === best ? "lab.guess.right" : "lab.guess.wrong",
-      {name: headName(...heads[best]), share: share(shares[best]), yours: share(shares[lab.guess[pattern]])})}));
+      {name: headName(...heads[best]), share: share(most), yours: share(shares[lab.guess[pattern]])})}));
     return row;
   }));
 }

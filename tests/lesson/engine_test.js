@@ -172,6 +172,7 @@ function compareTraces(engine) {
     assert.ok(Math.abs(scores[(T - 1) * T + 2] - product) < 1e-3 * (1 + Math.abs(product)), "without the scale the score is q.k");
     assert.notStrictEqual(engine.trace(text, {positions: false}).loss, whole.loss);
     sameBits(engine.trace(text).next, whole.next, "nothing of it stays");
+    assert.ok(Number.isNaN(engine.trace("a").loss), "behind one character nothing is there to compare with");
     assert.ok(whole.layers.every(({gradients}) => gradients.some(x => x !== 0)), "the loss depends on every layer's weights");
   }
 }

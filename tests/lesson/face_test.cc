@@ -39,6 +39,8 @@ TEST(LessonFace, TrainsTracesAndContinuesAsTheLibraryDoes) {
   const float* traced = found + 3 + 3 * 3 * 32 + 2 * 9;  // behind sizes, q, k, v and scores
   for (Index n = 0; n < weights.count(); ++n) EXPECT_EQ(traced[n], weights.data()[n]);
   EXPECT_GT(lesson_loss(), 0);
+  EXPECT_NE(lesson_trace("a", nullptr, 0, 1, 1, 1), nullptr);
+  EXPECT_TRUE(std::isnan(lesson_loss())) << "behind one character nothing is there to compare with";
   EXPECT_EQ(lesson_generate("abc", 9, 0, 0, nullptr, 0),
       tokenizer.decode(lm::generate(model, ids, {.tokens = 9, .greedy = true}, context)));
 }

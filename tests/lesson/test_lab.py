@@ -182,6 +182,9 @@ def test_the_order_of_teaching(lesson, browser):
         assert page.locator("#labGuess strong").nth(group).inner_text().startswith("Yes: ")
         buttons.nth(1 - group).click()
         assert page.locator("#labGuess strong").nth(group).inner_text().startswith(f"It is layer {group}, head 0: ")
+        assert buttons.nth(1 - group).evaluate("b => b === document.activeElement"), "the focus stays in its question"
+    page.fill("#labPrompt", "abc")
+    assert page.locator("#labGuess div").count() == 1 and page.inner_text("#labLosses") == "", "nothing repeats: neither question nor loss"
 
 
 def test_by_keyboard_alone(lesson, browser):
