@@ -20,7 +20,7 @@ function drawPencil({pencil}, stage, solved) {
   const wanted = exampleOf[pencil.answer], all = wanted.length, form = make("form", {className: "pencil", noValidate: true}),
     verdict = make("p", {className: "verdict", role: "status"});
   const cells = wanted.map((_, n) => {
-    const label = make("label"), ariaLabel = say("step.cell", {n: n + 1, all});
+    const label = make("label"), ariaLabel = (all === 3 ? TOKENS[n] + ", " : "") + say("step.cell", {n: n + 1, all});
     const input = make("input", {type: "text", inputMode: "decimal", autocomplete: "off", value: stage.typed[n] || "", ariaLabel});
     input.oninput = () => { stage.typed[n] = input.value; stage.checked = false; show(); };
     label.append(make("span", {textContent: all === 3 ? TOKENS[n] : all === 1 ? "" : n + 1}), input);

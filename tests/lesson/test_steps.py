@@ -86,6 +86,8 @@ def test_every_step(lesson, browser, lang, width):
             *practice,
         ]
         assert page.locator(".covered").count() == (step["id"] not in ("average", "scale", "learn"))
+        for label in page.locator(".cells label").all():
+            assert label.inner_text() in label.locator("input").get_attribute("aria-label"), "what is seen is said"
         pencil, right = step["pencil"], numbers[step["pencil"]["answer"]]
         for cell, x in zip(page.locator(".cells input").all(), right, strict=True):
             cell.fill(f" {x:.2f}".replace("-", "\u2212"))
@@ -219,3 +221,7 @@ def test_the_contents_of_a_phone_and_paper(lesson, browser):
     assert page.locator("#paper h2").count() == 12 and page.locator("#paper .stage:not(.covered) .picture svg").count() == 2
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert not page.locator("#paper *").count() and page.is_visible("#step h2")
+    page.set_viewport_size({"width": 320, "height": 950})
+    for step in range(1, 13):
+        page.evaluate("step => change({step})", step)
+        fits(page)
