@@ -57,7 +57,7 @@ function drawShell() {
   }));
   el("here").textContent = `${state.step === LAB ? "\u2211" : state.step} \u00b7 ${nameOfStep(state.step)}`;
   el("step").hidden = state.step === LAB;
-  el("lab").hidden = state.step !== LAB;
+  el("lab").hidden = state.step !== LAB || !engine;
   const at = turns.indexOf(state.step);
   for (const [id, other] of [["before", turns[at - 1]], ["after", turns[at + 1]]]) {
     el(id).hidden = !other;
