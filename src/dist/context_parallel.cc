@@ -24,6 +24,11 @@ void check_gradients(const ParallelCall& call, const Gradients& g) {
   beside("dv_sums", g.dv_sums, k, v.size(3));
   check<OptionError>((g.dk.is_null() || g.dk_sums.is_null()) && (g.dv.is_null() || g.dv_sums.is_null()), call.function,
       "dk and dk_sums, dv and dv_sums must not both be given: got both");
+  const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dk_sums", g.dk_sums}, {"dv_sums", g.dv_sums},
+      {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
+  const NamedBox inputs[] = {
+      {"q", q}, {"k", k}, {"v", v}, {"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}};
+  check_outputs(call.function, outputs, inputs);
 }
 
 std::string given(const AnyView& x) { return x.is_null() ? "not given" : "given"; }
@@ -46,6 +51,8 @@ void ContextParallel::run_forward(const AnyView& q, const AnyView& k, const AnyV
   call.agree({{"lse", given(lse)}}, [&] {
     check_sizes(call.function, "out", out, q.size(0), q.size(1), q.size(2), v.size(3));
     if (!lse.is_null()) call.check_row_numbers("lse", lse);
+    const NamedBox outputs[] = {{"out", out}, {"lse", lse}}, inputs[] = {{"q", q}, {"k", k}, {"v", v}};
+    check_outputs(call.function, outputs, inputs);
   });
   options_.method == Method::kUlysses ? forward_by_heads(call) : forward_by_keys(call);
 }

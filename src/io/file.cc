@@ -167,11 +167,16 @@ void AtomicFiles::Stage::add(const fs::path& path, std::span<const std::byte> by
   }
   Entry& entry = entries.emplace_back(Entry{target, {}});
   int number = -1;
-  do {
-    entry.temporary = fresh_name(target);
-    entry.unfinished = UnfinishedFile(entry.temporary);
-    number = ::open(entry.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (number < 0 && errno == EEXIST);
+  try {
+    do {
+      entry.temporary = fresh_name(target);
+      entry.unfinished = UnfinishedFile(entry.temporary);
+      number = ::open(entry.temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    } while (number < 0 && errno == EEXIST);
+  } catch (...) {  // out of memory: nothing of it is there
+    entries.pop_back();
+    throw;
+  }
   Descriptor file(number);
   if (number < 0) {
     const int error = errno;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <vector>
 
 #include "lm/folded_head.h"
@@ -32,9 +33,10 @@ struct AttentionLM::Activations::Impl {
   std::vector<Index> ids, positions;  // [B * T]
   std::vector<Index> targets;         // [B * T]
   std::uint64_t dropout_seed = 0;
-  bool has_loss = false;  // dlogits are of these values
-  bool by_table = false;  // the first layer's projections come from `table`, not from `embedded`
-  bool folded = false;    // logits come from `fold` and what is attended, not from the layer's output; only by_table
+  std::optional<std::array<Index, 8>> made_by;  // the shape of the model whose forward ended; none: it was refused
+  bool has_loss = false;                        // dlogits are of these values
+  bool by_table = false;                        // the first layer's projections come from `table`, not from `embedded`
+  bool folded = false;  // logits come from `fold` and what is attended, not from the layer's output; only by_table
   TableProjection table;
   FoldedHead fold;
   Tensor<float> embedded;  // [B, T, E]

@@ -69,6 +69,7 @@ void AttentionLM::run(View<const Index, 2> ids, Activations& activations, std::u
   check_heads(m.config, as.cut, "AttentionLM::forward");
   Activations::Impl& a = *activations.impl_;
   a.has_loss = false;
+  a.made_by.reset();
   read_ids(m.config, ids, a.share, a.ids, a.positions);
   if (!as.positions) std::ranges::fill(a.positions, 0);
   a.batch = ids.size(0);
@@ -137,9 +138,10 @@ void AttentionLM::run(View<const Index, 2> ids, Activations& activations, std::u
   nn::resize(a.logits, a.sizes(m.config.vocab_size));
   if (a.folded) {
     a.fold.forward(m, nn::as_rows(std::as_const(a.layers.front().attention.attended)), nn::as_rows(a.logits), context);
-    return;
+  } else {
+    m.head.forward(nn::as_rows(a.head_input()), nn::as_rows(a.logits), context);
   }
-  m.head.forward(nn::as_rows(a.head_input()), nn::as_rows(a.logits), context);
+  a.made_by = m.shape();
 }
 
 Tensor<float> AttentionLM::logits(View<const Index, 2> ids, Context& context, const HeadSet& cut) const {
@@ -152,6 +154,8 @@ double AttentionLM::loss(View<const Index, 2> targets, Activations& activations,
   constexpr const char* kFunction = "AttentionLM::loss";
   Activations::Impl& a = *activations.impl_;
   const Index vocab = impl_->config.vocab_size;
+  check<OptionError>(a.made_by == impl_->shape(), kFunction, "activations must come from this model's last forward");
+  a.has_loss = false;
   check<ShapeError>(targets.size(0) == a.batch && targets.size(1) == a.length, kFunction,
       "targets must have the shape of the last forward's ids [", a.batch, ", ", a.length, "]: got ", targets);
   a.targets.resize(a.ids.size());
@@ -179,8 +183,8 @@ void AttentionLM::backward(Activations& activations, Context& context) {
   Activations::Impl& a = *activations.impl_;
   const std::vector<Index>& made = a.dlogits.sizes();
   const std::array<Index, 3> needed = a.sizes(m.config.vocab_size);
-  check<OptionError>(a.has_loss && a.layers.size() == m.blocks.size() &&
-                         std::equal(made.begin(), made.end(), needed.begin(), needed.end()),
+  check<OptionError>(
+      a.has_loss && a.made_by == m.shape() && std::equal(made.begin(), made.end(), needed.begin(), needed.end()),
       "AttentionLM::backward", "activations must come from this model's forward and loss: got ", a.layers.size(),
       " layers, gradients of logits ", a.dlogits);
   for (nn::Parameter& parameter : m.parameters) std::fill(parameter.gradient.begin(), parameter.gradient.end(), 0.0F);

@@ -98,8 +98,9 @@ BatchSource BatchSource::windows(std::vector<Index> ids, BatchShape shape, std::
 BatchSource BatchSource::masked(std::vector<Index> ids, Index mask_id, BatchShape shape, std::uint64_t seed) {
   constexpr const char* kFunction = "BatchSource::masked";
   BatchSource source = over_text(Kind::kMasked, std::move(ids), shape, seed, kFunction);
-  check<OptionError>(mask_id >= source.vocab_size_, kFunction, "mask_id must not occur in the text: got ", mask_id,
-      " for ids below ", source.vocab_size_);
+  check<OptionError>(mask_id >= source.vocab_size_ && mask_id < kMostIds, kFunction,
+      "mask_id must not occur in the text, and be below ", kMostIds, ": got ", mask_id, " for ids below ",
+      source.vocab_size_);
   source.mask_id_ = mask_id;
   source.vocab_size_ = mask_id + 1;
   return source;

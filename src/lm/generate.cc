@@ -25,8 +25,9 @@ struct [[gnu::visibility("hidden")]] Decoder::Impl {
       : model(lm.impl()), context(c), cut(model.blocks.size()), logits({1, model.config.vocab_size}) {
     for (std::size_t i = 0; i < model.blocks.size(); ++i) {
       caches.emplace_back(KVCacheConfig{.num_kv_heads = model.config.num_kv_heads,
-          .head_dim = model.config.embed_dim / model.config.num_heads,
-          .capacity = model.config.context});
+                              .head_dim = model.config.embed_dim / model.config.num_heads,
+                              .capacity = model.config.context},
+          context);
       heads_of(heads, static_cast<Index>(i), cut[i]);
     }
   }
@@ -42,13 +43,23 @@ struct [[gnu::visibility("hidden")]] Decoder::Impl {
     }
   }
   void read(std::span<const Index> ids);
+  void read_all(std::span<const Index> ids);
 };
 
-/// Reads checked ids at the positions that follow the window.
+/// Reads checked ids at the positions that follow the window, or throws and leaves the caches as they were.
 void Decoder::Impl::read(std::span<const Index> ids) {
+  try {
+    read_all(ids);
+  } catch (...) {
+    for (KVCache& cache : caches) cache.truncate(0, std::min(cache.length(0), static_cast<Index>(window.size())));
+    throw;
+  }
+}
+void Decoder::Impl::read_all(std::span<const Index> ids) {
   const auto n = static_cast<Index>(ids.size()), start = static_cast<Index>(window.size());
   std::vector<Index> positions(ids.size());
   std::iota(positions.begin(), positions.end(), start);
+  window.reserve(window.size() + ids.size());  // nothing that can fail comes after the caches
 
   Tensor<float> h({1, n, model.config.embed_dim});
   model.embed(ids, positions, nn::as_rows(h), context);

@@ -47,6 +47,12 @@ struct [[gnu::visibility("hidden")]] AttentionLM::Impl {
   void sum_over_parts(Tensor<float>& x) const {
     if (sum) sum(x.span());
   }
+  /// What the values of a forward depend on, but for those of parameters.
+  std::array<Index, 8> shape() const {
+    const nn::AttentionLayer& first = blocks.front().attention;
+    return {config.vocab_size, config.context, config.embed_dim, first.num_heads(), first.num_kv_heads(),
+        static_cast<Index>(blocks.size()), config.blocks, pos.has_value()};
+  }
   void collect_parameters();
   /// Throws UnsupportedError in the name of `function` for a shard.
   void check_whole(const char* function) const;

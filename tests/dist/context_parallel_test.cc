@@ -160,6 +160,10 @@ TEST(CutSequence, RefusesWhatItDoesNotRead) {
     Tensor<float> dq({1, 2, 4, 4});
     test::expect_error<UnsupportedError>(
         [&] { parallel.backward(mine, mine, mine, mine, sums, mine, {.dq = dq, .lse_low = sums}); }, {"lse_low"});
+    test::expect_error<ShapeError>(
+        [&] { parallel.backward(mine, mine, mine, mine, sums, mine, {.dk = dq, .dv = dq}); }, {"dk", "dv"});
+    const View<float, 4> own = dq;
+    test::expect_error<ShapeError>([&] { parallel.forward(own, mine, mine, own, {}); }, {"out", "q"});
     AttentionOptions part;
     part.part.first_head = 1;
     test::expect_error<OptionError>(

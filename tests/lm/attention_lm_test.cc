@@ -135,6 +135,7 @@ TEST(AttentionLM, BadIdsAndShapes) {
   batch.inputs.data()[17] = 7;
   EXPECT_THROW(model.forward(batch.inputs, activations), OptionError);
   test::expect_error<OptionError>([&] { model.backward(activations); }, {"this model's forward and loss"});
+  test::expect_error<OptionError>([&] { model.loss(batch.targets, activations); }, {"this model's last forward"});
   std::fill_n(batch.targets.data(), batch.targets.count(), lm::kNoTarget);
   batch.inputs.data()[17] = 0;
   model.forward(batch.inputs, activations);
@@ -330,6 +331,10 @@ TEST(AttentionLM, ActivationsOfAnotherModelLeaveNothing) {
   for (Index n = 0; n < ids.count(); ++n) ids.data()[n] = n % 7;
   AttentionLM::Activations reused, fresh;
   first.forward(ids, reused);
+  first.loss(ids, reused);
+  AttentionLM third(plain, 3);
+  test::expect_error<OptionError>([&] { third.backward(reused); }, {"this model's forward and loss"});
+  test::expect_error<OptionError>([&] { second.loss(ids, reused); }, {"this model's last forward"});
   second.forward(ids, reused);
   second.forward(ids, fresh);
   const auto logits = [&](const AttentionLM::Activations& a) { return std::span(a.logits().data(), 3 * 8 * 7); };

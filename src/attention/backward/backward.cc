@@ -1,6 +1,7 @@
 // Backward attention of a dense and of a ragged batch: checks.
 #include "attention/backward/backward_driver.h"
 #include "attention/backward/shared_gradients.h"
+#include "attention/call/masks_apart.h"
 #include "attention/capture/capture.h"
 #include "attention/plan/part_rows.h"
 
@@ -44,6 +45,7 @@ void check_gradients(
       {"lse", in.lse}, {"dout", in.dout}, {"dlse", g.dlse}, {"lse_low", g.lse_low}, {"sinks", p.sinks},
       {"position_bias", p.position_table()}};
   check_outputs(function, outputs, inputs);
+  check_apart_from_masks(function, p, outputs);
 }
 
 /// By a call on whole strips. The rows that are added have lse = inf, so that their weights are 0.

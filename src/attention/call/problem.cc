@@ -63,6 +63,9 @@ void check_mask_and_bias(const char* function, const AttentionOptions& options, 
 
 }  // namespace
 
+/// Bytes of a strip of rows do not overflow.
+constexpr Index kMostWidth = Index{1} << 40;
+
 void check_qkv(const char* function, const AnyView& q, const AnyView& k, const AnyView& v, bool v_unused) {
   for (const AnyView* x : {&q, &k, &v}) {
     check<ShapeError>(*std::min_element(x->sizes.begin(), x->sizes.end()) >= 0, function,
@@ -71,7 +74,8 @@ void check_qkv(const char* function, const AnyView& q, const AnyView& k, const A
   check_reach(function, "q", q);
   check_reach(function, "k", k);
   check_reach(function, "v", v);
-  check<ShapeError>(q.size(3) >= 1, function, "head_dim must be at least 1: got q ", q);
+  check<ShapeError>(q.size(3) >= 1 && q.size(3) < kMostWidth && v.size(3) < kMostWidth, function,
+      "head_dim must be at least 1 and below 2^40: got q ", q, ", v ", v);
   check<ShapeError>(k.size(0) == q.size(0), function, "batch of k must equal batch of q: got q ", q, ", k ", k);
   check<ShapeError>(k.size(3) == q.size(3), function, "head_dim of k must equal head_dim of q: got q ", q, ", k ", k);
   check<ShapeError>(q.size(1) == 0 || (k.size(1) > 0 && q.size(1) % k.size(1) == 0), function,

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/call/problem.h"
+#include "attention/call/masks_apart.h"
 
 namespace qkv::inline v0 {
 
@@ -40,6 +40,7 @@ inline void check_outputs_of(const char* function, const Problem& p, const Outpu
   const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k_memory()}, {"v", p.keys.v_memory()}, {"bias", p.bias},
       {"sinks", p.sinks}, {"position_bias", p.position_table()}};
   check_outputs(function, boxes, inputs);
+  check_apart_from_masks(function, p, boxes);
 }
 
 }  // namespace qkv::inline v0

@@ -10,6 +10,7 @@
 #include "attention/keys/kv_cache_config.h"
 #include "attention/keys/page_pool.h"
 #include "core/check.h"
+#include "core/overlap.h"
 #include "dispatch/kernels.h"
 
 namespace qkv::inline v0 {
@@ -281,8 +282,13 @@ void KVCache::Impl::read(Index s, Index begin, const AnyView& k_rows, const AnyV
                         ((config.values_in_keys && v_rows.is_null()) ||
                             v_rows.sizes == std::array<Index, 4>{config.num_kv_heads, n, config.v_head_dim}),
       function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
-  check<ShapeError>(k_rows.stride(2) == 1 && (v_rows.is_null() || v_rows.stride(2) == 1), function,
-      "the last axes must have stride 1");
+  check<ShapeError>((k_rows.data != nullptr && (v_rows.is_null() || v_rows.data != nullptr)) || n == 0, function,
+      "k and v must not be null");
+  check<ShapeError>((k_rows.stride(2) == 1 || config.head_dim == 1) &&
+                        (v_rows.is_null() || v_rows.stride(2) == 1 || config.v_head_dim == 1),
+      function, "the last axes must have stride 1");
+  const NamedBox outputs[] = {{"k", k_rows}, {"v", v_rows}};
+  check_outputs(function, outputs, {});
   check<OptionError>((k_rows.type == StoredType::kF64) == (config.storage == CacheStorage::kF64), function,
       "a cache of f64 is read into double, other caches into float: got a cache of ", storage_name(config.storage));
   const Index oldest = firsts[at(s)] <= config.first ? 0 : firsts[at(s)], end = lengths[at(s)];

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/overlap.h"
 #include "core/random.h"
 #include "qkv/linear_attention.h"
 
@@ -46,6 +47,7 @@ Row next_direction(Random& random, const std::vector<Row>& block, std::size_t wi
 template <class T> void fill(std::uint64_t seed, const View<T, 2>& features) {
   check<ShapeError>(features.size(0) >= 0 && features.size(1) >= 1, "random_features",
       "features must be [F, D] with D at least 1: got ", features);
+  check_written("random_features", {"features", features});
   Random directions(seed, 0), lengths(seed, 1);
   const auto width = static_cast<std::size_t>(features.size(1));
   std::vector<Row> block;

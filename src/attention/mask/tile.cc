@@ -4,6 +4,7 @@
 #include "attention/mask/node.h"
 #include "attention/mask/summary.h"
 #include "core/check.h"
+#include "core/overlap.h"
 #include "core/threads/callback_error.h"
 
 namespace qkv::inline v0 {
@@ -339,6 +340,7 @@ void write_rows(const BoundMask& bound, Index b, Index h, Index i0, const View<s
 void mask_to_dense(const Mask& mask, View<std::uint8_t, 4> keep) {
   const BoundMask bound{mask.node(), {keep.size(0), keep.size(1), keep.size(2), keep.size(3)}};
   check_mask(mask, bound.extent, "mask_to_dense");
+  check_written("mask_to_dense", {"keep", keep});
   constexpr Index lanes = 32;
   for (Index b = 0; b < keep.size(0); ++b) {
     for (Index h = 0; h < keep.size(1); ++h) {

@@ -182,8 +182,9 @@ void AttentionLayer::copy_parameters(const AttentionLayer& from) {
                                                   : form_.output != OutputProjection::kRequired,
       form_.type, "an output projection must be in both forms or in neither: got ",
       from.has_output_projection() ? "one" : "none", " from ", from.form_.type);
-  values_ = each(from.values_, clone_of);
-  gradients_ = each(values_, zeros_like);
+  Tensors values = each(from.values_, clone_of), gradients = each(values, zeros_like);
+  values_ = std::move(values);
+  gradients_ = std::move(gradients);
 }
 
 void AttentionLayer::load_state_dict(const StateDict& state, std::string_view prefix) {

@@ -131,12 +131,17 @@ std::vector<Index> possible_heads(std::string_view name, const StateDict& state)
   const FoundSizes found = find_sizes(state, form->grouped);
   const Index width = found.width, kv_width = found.kv_width;
   std::vector<Index> possible;
-  for (Index heads = 1; heads <= width; ++heads) {
+  const auto add = [&](Index heads) {
     const Index head_dim = width / heads;  // D
-    if (width % heads != 0 || kv_width % head_dim != 0 || kv_width == 0) continue;
-    if (found.head_dim != 0 && found.head_dim != head_dim) continue;
+    if (kv_width == 0 || kv_width % head_dim != 0 || (found.head_dim != 0 && found.head_dim != head_dim)) return;
     if (heads % (kv_width / head_dim) == 0) possible.push_back(heads);
+  };
+  for (Index heads = 1; heads <= width / heads; ++heads) {  // a divisor and its other half
+    if (width % heads != 0) continue;
+    add(heads);
+    if (heads != width / heads) add(width / heads);
   }
+  std::sort(possible.begin(), possible.end());
   return possible;
 }
 

@@ -79,6 +79,8 @@ template <class T> struct AttentionLayer::Run {
   }
   void check_part(const ForwardOptions& options, Index length) const {
     check_cut(options.cut);
+    check<OptionError>(options.weights == nullptr || options.weights != options.applied, type(),
+        "weights and applied must be two tensors: got one for both");
     if (options.part == nullptr) return;
     const auto held = static_cast<Index>(options.part->positions.size());
     check<UnsupportedError>(std::is_same_v<T, float>, type(), "parts of sequences must be f32: got bf16");
@@ -161,8 +163,6 @@ template <class T> struct AttentionLayer::Run {
     const auto q = part<const T>(rows.projected, 0);  // [B, H, T, W/H]
     const auto k = part<const T>(rows.projected, 1);
     const auto v = part<const T>(rows.projected, 2);
-    check<OptionError>(options.weights == nullptr || options.weights != options.applied, type(),
-        "weights and applied must be two tensors: got one for both");
     for (Tensor<float>* wanted : {options.weights, options.applied}) {
       if (wanted != nullptr) resize(*wanted, std::array{batch, l.num_heads(), length, length});
     }

@@ -149,9 +149,10 @@ void Affine::load_state_dict(const StateDict& state, std::string_view prefix) {
       match_parameters(type_name(), state, prefix, {{"weight", weight_.sizes()}, {"bias", {weight_.size(0)}, false}});
   Tensor<float> weight = to_f32(*found[0]);
   Tensor<float> bias = found[1] == nullptr ? Tensor<float>() : to_f32(*found[1]);
+  Tensor<float> gradient = found[1] == nullptr ? Tensor<float>() : Tensor<float>(bias.sizes());
   weight_ = std::move(weight);
   bias_ = std::move(bias);
-  bias_gradient_ = has_bias() ? Tensor<float>(bias_.sizes()) : Tensor<float>();
+  bias_gradient_ = std::move(gradient);
 }
 
 StateDict Module::state_dict(std::string_view prefix, DType dtype) const {

@@ -59,6 +59,10 @@ void expect_refusals_change_nothing(CacheLayout layout, CacheStorage storage) {
   refuses([&] { cache.read(0, 3, keys, keys); }, "v [Hkv, n, Dv]", shape);
   Tensor<float> values({kHeads, 3, kValueWidth});
   refuses([&] { cache.read(0, 4, keys, values); }, "tokens must be in 0..6: got 3 from 4", option);
+  Tensor<float> both({kHeads, 3, std::max(kWidth, kValueWidth)});
+  const View<float, 3> shared = both;
+  refuses([&] { cache.read(0, 0, shared.sliced(2, 0, kWidth), shared.sliced(2, 0, kValueWidth)); },
+      "must share no element", shape);
   constexpr Index last = std::numeric_limits<Index>::max();
   refuses([&] { cache.read(0, last, keys, values); }, "got 3 from 9223372036854775807", option);
 }
@@ -129,6 +133,15 @@ TEST(KVCache, ConfigsThatCannotBe) {
 }
 
 TEST(KeyValue, MemoryThatIsReadIsNotWritten) {
+  Tensor<std::uint8_t> mask({1, 1, 8, 32});  // as many bytes as out has
+  const Tensor<float> x({1, 1, 8, 8});
+  const View<float, 4> over(reinterpret_cast<float*>(mask.data()), {1, 1, 8, 8});
+  test::expect_error<ShapeError>(
+      [&] {
+        attention_forward(
+            x, x, x, {.out = over}, {.mask = Mask::keep(View<const std::uint8_t, 4>(mask.view<4>().sliced(3, 0, 8)))});
+      },
+      {"out must share no element with the mask"});
   Tensor<float> memory({1, 8, 64, 8});
   const View<float, 4> all = memory;
   const Tensor<float> q({1, 8, 7, 8});
