@@ -179,3 +179,57 @@ def test_a_link_opens_no_tab_without_a_button(tmp_path: Path, browser: Browser) 
     for tab, opened in (("lines", "lines"), ("why", "text"), ("lines", "lines"), ("picture", "text")):
         page.evaluate(f"location.hash = '#tab={tab}'")
         page.wait_for_selector(f"#tab-{opened}[aria-selected=true]", timeout=5000)
+
+
+#: The page's tensors whose names hold a word come late, as those of a large file do.
+LATE = """word => {
+  const at_once = load;
+  load = async name => { if (name.includes(word)) await new Promise(done => setTimeout(done, 150)); return at_once(name); };
+}"""
+
+
+def test_weights_are_not_kept_as_what_a_head_writes(tmp_path: Path, browser: Browser) -> None:
+    """The map of weights, 16 tiles of which take a while, is left for the other before it is done."""
+    rng, n = np.random.default_rng(5), 1024
+    q, k = rng.standard_normal((2, 1, n, 128)).astype(np.float32)
+    lse = np.log(np.exp(q @ k.transpose(0, 2, 1) * 0.1).sum(-1))
+    tensors = {"0/0/q": q, "0/0/k": k, "0/0/lse": lse, "0/0/norms": np.full((1, n), 7, np.float32)}
+    layer = {"heads": 1, "kv_heads": 1, "formula": {"scale": 0.1}, "exact": [0], "exact_kv": [0]}
+    file = {"texts": [{"tokens": None, "length": n}], "views": [view("a", (n, n), layer)]}
+    page = browser.open(page_of(tmp_path, tensors, {"format": "qkv.explorer.1", "explorer": json.dumps(file)}))
+    page.evaluate(LATE, "norms")
+    page.evaluate("async () => { tiles.clear(); change({range: 'unit'}); await new Promise(requestAnimationFrame); change({paint: 'writes'}); }")
+    page.wait_for_selector("#resolution:text-matches('norm, exact[.]')")
+    wrong = """async () => { const weight = await openHead(0, 0, 0, 'weight'), of = {true: await openHead(0, 0, 0, 'writes'), false: weight};
+      return [...tiles].filter(([key, t]) => { const [, , , norm, a, b] = key.split('/'); return t.data[0] !== of[norm].tile(a * TILE, b * TILE, 1, 1)[0]; }).length; }"""
+    assert page.evaluate("tiles.size") > 16 and page.evaluate(wrong) == 0
+
+
+def test_a_pointer_moves_while_another_view_is_read(tmp_path: Path, browser: Browser) -> None:
+    page = browser.open(made(tmp_path, [text(*"abcdefghij" * 6), *ABC], view("long", (60, 60)), view("short", (3, 3), texts=(1, 1))))
+    page.evaluate(LATE, "1/0/")
+    page.locator("#map").hover(position={"x": 300, "y": 300})
+    page.evaluate("change({view: 1})")
+    page.mouse.move(*(page.locator("#map").bounding_box()[side] + 380 for side in "xy"))
+    page.evaluate("moveToken(50)")
+    assert settled(page).evaluate("[state.view, state.i]") == [1, 2] and not page.locator("#wrong").is_visible()
+    page.evaluate("fail(new Error('of another view'))")
+    page.locator("#view").select_option("0")
+    assert not settled(page).locator("#wrong").is_visible()
+    page.evaluate("change({layer: 7})")  # a thumbnail of a view that had more
+    assert settled(page).evaluate("state.layer") == 0 and not page.locator("#wrong").is_visible()
+
+
+def test_a_head_that_the_file_lacks_is_not_saved_as_another(tmp_path: Path, browser: Browser) -> None:
+    file = {"texts": [ABC[0]], "views": [view("a", (3, 3), {"weights": [1]})]}
+    weights = np.full((1, 3, 3), 1 / 3, np.float32)
+    path = page_of(tmp_path, {"0/0/weights": weights}, {"format": "qkv.explorer.1", "explorer": json.dumps(file)})
+    page = browser.open(path, "head=1&pins=2")
+    assert page.locator(".pinned-row").count() == 1 and page.locator("#saveJson").is_enabled()
+    page.mouse.move(*(page.locator("#map").bounding_box()[side] + 200 for side in "xy"))
+    page.mouse.down()
+    page.evaluate("step(-1)")
+    settled(page).mouse.move(300, 300)
+    page.mouse.up()
+    assert "nothing of this head" in page.locator("#facts").inner_text() and page.locator(".pinned-row").count() == 0
+    assert page.locator("#save button:disabled").count() == 4

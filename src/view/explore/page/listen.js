@@ -5,7 +5,7 @@ function shareOf(event) {
   return {x: (s * event.offsetX - left) / width, y: (s * event.offsetY - top) / height};
 }
 function cellAt(event) {
-  if (!geometry) return null;
+  if (!isShown()) return null;
   const {region: r} = geometry.main, {x, y} = shareOf(event);
   if (x < 0 || x >= 1 || y < 0 || y >= 1) return null;
   return {x, y, i: r.q0 + Math.floor(y * (r.q1 - r.q0)), j: r.k0 + Math.floor(x * (r.k1 - r.k0))};
@@ -89,9 +89,10 @@ function listen() {
   for (const way of ["to", "from"]) on(way, "change", () => change({way}, "light"));
   on("search", "keydown", e => { if (e.key === "Enter") seek(); });
   const presses = {before: () => step(-1), after: () => step(1), zoomIn: () => zoom(.5), zoomOut: () => zoom(2), zoomAll: () => setRegion(null), zoomHere,
-    pin: pinOne, unpin: () => change({pins: [], hold: false}, "light"), found: seek, savePng, saveSvg, saveCsv, saveJson,
+    pin: pinOne, unpin: () => change({pins: [], hold: false}, "light"), found: seek,
     alike: () => change({sort: "alike", anchor: [state.layer, state.head]}), thisPair: () => follow(sortByPair())};
   for (const [id, act] of Object.entries(presses)) on(id, "click", act);
+  for (const [id, act] of Object.entries({savePng, saveSvg, saveCsv, saveJson})) on(id, "click", () => { if (isShown()) act(); });
   on("copy", "click", async () => {
     remember();
     const where = location.protocol === "file:" ? "; it opens on this machine only" : "";
@@ -132,7 +133,7 @@ function listenToMap(on) {
   /// What is down now is where a drag or pinch begins.
   const begin = isMoved => {
     for (const p of down.values()) p.from = p.now;
-    grip = down.size ? {region: geometry.main.region, isMoved} : null;
+    grip = down.size && geometry ? {region: geometry.main.region, isMoved} : null;
   };
   on("map", "pointerdown", e => {
     if (!geometry || down.size === 2 || e.button || !cellAt(e)) return;
@@ -141,7 +142,7 @@ function listenToMap(on) {
     begin(down.size > 1);
   });
   on("map", "pointermove", e => {
-    if (down.has(e.pointerId)) {
+    if (down.has(e.pointerId) && geometry) {
       down.get(e.pointerId).now = shareOf(e);
       return moved();
     }

@@ -1,6 +1,8 @@
 // One head as a picture: blocks when all is shown, single weights when zoomed in; between them, tiles refine what is on the screen.
 const MOST_TILES = 300, MOST_CELLS = 512;
 let geometry = null, refining = 0;
+/// Whether the map is of the head that the state names, not of the one before, while it is read.
+const isShown = () => geometry?.at === keyOf(state.view, state.layer, state.head);
 
 const wholeRegion = head => ({q0: 0, q1: head.Tq, k0: 0, k1: head.Tk});
 const regionOf = head => state.region || wholeRegion(head);

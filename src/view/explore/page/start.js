@@ -11,11 +11,11 @@ function fail(error) {
 function change(to, how) {
   const before = state;
   state = {...state, ...to};
-  if ("view" in to) Object.assign(state, {layer: Math.min(state.layer, file.views[state.view].layers.length - 1)});
+  state.layer = Math.min(state.layer, file.views[state.view].layers.length - 1);
   const l = layerOf(state.view, state.layer);
-  state.head = Math.min(state.head, l.heads - 1);
+  Object.assign(state, {head: Math.min(state.head, l.heads - 1), i: Math.min(state.i, l.q_len - 1), j: Math.min(state.j, l.kv_len - 1)});
   const was = layerOf(before.view, before.layer), isOther = state.view !== before.view || l.q_len !== was.q_len || l.kv_len !== was.kv_len;
-  if (isOther) Object.assign(state, {region: null, i: Math.min(state.i, l.q_len - 1), j: Math.min(state.j, l.kv_len - 1), pins: state.pins.filter(n => n < l.q_len)});
+  if (isOther) Object.assign(state, {region: null, pins: state.pins.filter(n => n < l.q_len)});
   clearTimeout(change.later);
   change.later = setTimeout(remember, 120);  // browsers limit how often
   if (state.view !== before.view || state.sort !== before.sort || state.kinds !== before.kinds || state.anchor !== before.anchor || state.theme !== before.theme) drawOverview().catch(fail);
@@ -35,6 +35,8 @@ function remember() { try { history.replaceState(null, "", "#" + formatLink(stat
 
 async function render() {
   besideHead = null;
+  ++refining;  // the map before computes no more: its tiles would be kept under what the state says now
+  el("wrong").hidden = true;
   const turn = ++rendering, {view, layer, head: h} = state, head = await openSoon(view, layer, h);
   if (turn !== rendering) return;
   const isReady = ready.has(keyOf(view, layer, h));
@@ -43,14 +45,17 @@ async function render() {
   document.documentElement.dataset.theme = state.theme;
   markThumb();
   drawControls();
-  el("stage").hidden = !head;
-  if (!head || !head.Tq || !head.Tk) {
-    el("stage").hidden = true;
+  const isEmpty = !head || !head.Tq || !head.Tk;
+  el("stage").hidden = isEmpty;
+  for (const b of el("save").children) b.disabled = isEmpty;
+  if (isEmpty) {
+    geometry = null;
     el("name").textContent = nameOf(view, layer, h);
     el("facts").textContent = head ? (head.Tq ? "no keys" : "no queries") : "the file holds nothing of this head";
+    drawAbout();
+    el("pins").replaceChildren();
     return el("panel").replaceChildren();
   }
-  ++refining;
   drawFacts(head);
   const region = fitRegion(regionOf(head), head.Tq, head.Tk), texts = namesOf(view, layer);
   if (geometry) geometry.beside = geometry.difference = null;
@@ -73,16 +78,17 @@ async function render() {
 /// The map of the first view, whose largest weight shown gets the colour of `top`.
 function drawMain(shown, region, top) {
   const {view, layer, head: h} = state, texts = namesOf(view, layer);
-  geometry = {...geometry, main: drawCells(el("map"), shown, region, top, colour, texts, roomOf()), shown, region, texts, of: colour, top};
+  geometry = {...geometry, at: keyOf(view, layer, h), main: drawCells(el("map"), shown, region, top, colour, texts, roomOf()), shown, region, texts, of: colour, top};
   el("resolution").textContent = shown.what + (geometry.main.hasNumbers && !isNorm() ? "; numbers in percent." : ".");
   el("map").setAttribute("aria-label", `map of ${nameOf(view, layer, h)}: queries ${region.q0} to ${region.q1 - 1}, keys ${region.k0} to ${region.k1 - 1}; ${shown.what}`);
   drawScale(top);
   drawMarks(el("map"), geometry.main);
+  performance.clearMarks("map");
   performance.mark("map");
 }
 async function drawLight() {
   const turn = rendering, head = await openHead(state.view, state.layer, state.head);
-  if (turn !== rendering || !geometry || !head) return;
+  if (turn !== rendering || !isShown() || !head) return;
   drawMain(geometry.shown, geometry.region, geometry.top);
   drawSelection(head, namesOf(state.view, state.layer));
 }
