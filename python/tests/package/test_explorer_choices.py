@@ -233,3 +233,26 @@ def test_a_head_that_the_file_lacks_is_not_saved_as_another(tmp_path: Path, brow
     page.mouse.up()
     assert "nothing of this head" in page.locator("#facts").inner_text() and page.locator(".pinned-row").count() == 0
     assert page.locator("#save button:disabled").count() == 4
+
+
+def test_blocks_stand_beside_no_weights(tmp_path: Path, browser: Browser) -> None:
+    """Zoomed in, both pictures have one size: a weight less the share of a block would look like a difference."""
+    file = {"texts": [{"tokens": None, "length": 16}], "views": [view(name, (16, 16), {"heads": 1, "kv_heads": 1}) for name in "abc"]}
+    tensors: dict[str, np.ndarray] = {"0/0/weights": np.full((1, 16, 16), 1 / 16, np.float32)}
+    tensors |= {f"{v}/0/map": np.full((1, n, n), 1 / n, np.float32) for v, n in ((1, 8), (2, 4))}
+    path = page_of(tmp_path, tensors, {"format": "qkv.explorer.1", "explorer": json.dumps(file)})
+    for of, beside, shown in (0, 1, False), (1, 2, False), (1, 1, True), (0, 0, True):
+        page = browser.open(path, f"view={of}&beside={beside}&diff=1&region=0,4,0,4")
+        assert page.locator("#map3").is_visible() == shown
+        assert page.locator("#diffName").inner_text().startswith("difference: orange" if shown else "no difference: one is shown by blocks")
+
+
+def test_what_a_block_is_is_said(tmp_path: Path, browser: Browser) -> None:
+    """Of what heads write, and where heads of a long text are sorted by one pair."""
+    n = 600
+    file = {"texts": [{"tokens": None, "length": n}], "views": [view("a", (n, n), {"heads": 1, "kv_heads": 1})]}
+    tensors = {"0/0/map": np.full((1, 6, 6), 1 / 6, np.float32), "0/0/norms": np.ones((1, n), np.float32)}
+    path = page_of(tmp_path, tensors, {"format": "qkv.explorer.1", "explorer": json.dumps(file)})
+    page = browser.open(path, "paint=writes&sort=pair&anchor=5,7&i=5&j=7")
+    assert page.locator("#resolution").inner_text().startswith("blocks of 100 \u00d7 100 \u00d7 norm: this file")
+    assert page.locator("#sort option:checked").inner_text().startswith("share of the block of 5 (5) on 7 (7)")

@@ -54,9 +54,11 @@ function drawCompared() {
   if (state.diff) drawDifference();
 }
 function drawDifference() {
-  const {shown, region, texts, beside: {shown: cells, isSame, texts: other}} = geometry, fits = isSame && shown.height === cells.height && shown.width === cells.width;
+  const {shown, region, texts, beside: {shown: cells, isSame, texts: other}} = geometry, isAlike = shown.blocks === cells.blocks;
+  const fits = isSame && isAlike && shown.height === cells.height && shown.width === cells.width;
   const delta = fits ? shown.cells.map((w, n) => cells.cells[n] - w) : [], top = largestOf(delta.map(Math.abs)) || 1;
-  const wrong = isSame ? "difference: the two are stored at different sizes, zoom in" : "no difference: the lengths differ";
+  const unlike = "no difference: one is shown by blocks, the other by weights or by other blocks";
+  const wrong = !isSame ? "no difference: the lengths differ" : isAlike ? "difference: being computed" : unlike;
   el("diffName").textContent = fits ? `difference: orange where the second has more, at most ${amount(top)}` : wrong;
   el("map3").hidden = !fits;
   if (!fits) return;

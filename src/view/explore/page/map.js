@@ -23,17 +23,20 @@ function zoomRegion(r, factor, x, y, Tq, Tk, u = x, v = y) {
   return fitRegion({q0: q - v * height, q1: q + (1 - v) * height, k0: k - u * width, k1: k + (1 - u) * width}, Tq, Tk);
 }
 
-/// Cells of a region: {cells, height, width, what}. `refine` is called with better cells, some tiles at a time.
+/// Cells of a region: {cells, height, width, what, blocks: which, where they are no weights}. `refine` is called with better cells, some
+/// tiles at a time.
 function cellsOf(v, l, h, head, region, refine) {
   const rows = region.q1 - region.q0, columns = region.k1 - region.k0;
   const height = Math.min(rows, MOST_CELLS), width = Math.min(columns, MOST_CELLS), isWhole = height === rows && width === columns, mask = limitsOf(v, l);
+  const times = isNorm() ? " \u00d7 norm" : "", ofBlocks = (map, more) => ({blocks: `${map.R},${map.C}`,
+    what: `blocks of ${Math.ceil(head.Tq / map.R)} \u00d7 ${Math.ceil(head.Tk / map.C)}${times}${more}`});
   if (head.kind === "map") {
     const [R, C] = [Math.min(height, head.R), Math.min(width, head.C)];
     return {cells: cropMap(head, region, R, C, mask), height: R, width: C,
-      what: `blocks of ${Math.ceil(head.Tq / head.R)} \u00d7 ${Math.ceil(head.Tk / head.C)}${head.waits ? ", exact weights are being read" : ": this file has no more of this head"}`};
+      ...ofBlocks(head, head.waits ? ", exact weights are being read" : ": this file has no more of this head")};
   }
   const a0 = Math.floor(region.q0 / TILE), a1 = Math.ceil(region.q1 / TILE), b0 = Math.floor(region.k0 / TILE), b1 = Math.ceil(region.k1 / TILE);
-  const every = (a1 - a0) * (b1 - b0), times = isNorm() ? " \u00d7 norm" : "", how = `${times}, ${head.kind === "exact" ? "exact" : "as stored"}`;
+  const every = (a1 - a0) * (b1 - b0), how = `${times}, ${head.kind === "exact" ? "exact" : "as stored"}`;
   const what = isWhole ? "every weight" + how : `cells of ${(rows / height).toFixed(1)} \u00d7 ${(columns / width).toFixed(1)} weights${how}`;
   const add = (cells, a, b) => {
     const t = tileOf(v, l, h, head, a, b);
@@ -45,9 +48,9 @@ function cellsOf(v, l, h, head, region, refine) {
     return {cells: done(), height, width, what};
   }
   const R = head.map ? Math.min(height, head.map.R) : 0, C = head.map ? Math.min(width, head.map.C) : 0;
-  const rough = head.map ? {cells: cropMap(head.map, region, R, C, mask), height: R, width: C} : null;
-  if (every > MOST_TILES && rough) return {...rough,
-    what: `blocks of ${Math.ceil(head.Tq / head.map.R)} \u00d7 ${Math.ceil(head.Tk / head.map.C)}; zoom in, and they become weights`};
+  const zoomIn = "; zoom in, and they become weights";
+  const rough = head.map ? {cells: cropMap(head.map, region, R, C, mask), height: R, width: C, ...ofBlocks(head.map, zoomIn)} : null;
+  if (every > MOST_TILES && rough) return rough;
   const order = [];
   for (let a = a0; a < a1; ++a) for (let b = b0; b < b1; ++b) order.push([a, b]);
   const turn = refining;

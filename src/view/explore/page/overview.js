@@ -1,6 +1,6 @@
 // All heads: thumbnails by layer, or sorted by a number or by a pattern: one token's weight on another, maps like one; shown by kind.
 const ORDER = {entropy: 1, distance: 1};
-const SHORT = 2 ** 18;  // weights of a head that are read to answer; of more its picture's blocks
+const isShortLayer = l => l.q_len * l.kv_len <= 2 ** 18;  // weights of a head that are read to answer; of more its picture's blocks
 /// Numbers of heads in words.
 const WORDS = {first: "mass on the first keys", writes: "norm of what it writes", "next token": "push on the next token", copies: "copies what it attends to",
   "cut loss": "loss without it", "cut tokens": "tokens that change without it", "cut output": "output without it",
@@ -36,15 +36,19 @@ async function patternOf(sort, [a, b]) {
       const other = await thumbCells(v, l, h);
       if (other?.R === like.R && other.C === like.C) values.set(`${l}/${h}`, cosine(like.cells, other.cells));
     } else if (sort === "pair" && a < layer.q_len && b < layer.kv_len) {
-      const isShort = layer.q_len * layer.kv_len <= SHORT, head = isShort ? await openHead(v, l, h, "weight") : await thumbCells(v, l, h);
-      if (head) values.set(`${l}/${h}`, isShort ? head.weight(a, b) : head.cells[Math.floor(a * head.R / layer.q_len) * head.C + Math.floor(b * head.C / layer.kv_len)]);
+      const head = isShortLayer(layer) ? await openHead(v, l, h, "weight") : await thumbCells(v, l, h);
+      const cell = x => Math.floor(a * x.R / layer.q_len) * x.C + Math.floor(b * x.C / layer.kv_len);
+      if (head) values.set(`${l}/${h}`, isShortLayer(layer) ? head.weight(a, b) : head.cells[cell(head)]);
     }
   }
   return values;
 }
 const PATTERNS = {
   alike: ([l, h]) => `maps like layer ${layerNumber(state.view, l)}, head ${headNumber(state.view, l, h)} (cosine)`,
-  pair: ([i, j]) => { const texts = namesOf(state.view, state.layer); return `weight of ${label(texts.query(i), 12)} (${i}) on ${label(texts.key(j), 12)} (${j})`; },
+  pair: ([i, j]) => {
+    const texts = namesOf(state.view, state.layer), what = isShortLayer(layerOf(state.view, state.layer)) ? "weight" : "share of the block";
+    return `${what} of ${label(texts.query(i), 12)} (${i}) on ${label(texts.key(j), 12)} (${j})`;
+  },
 };
 /// Whether the state asks for a pattern that this view has.
 function patternHolds(view) {

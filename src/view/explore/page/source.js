@@ -14,7 +14,8 @@ const keyOf = (v, l, h, paint = state.paint) => `${v}/${l}/${h}/${isNorm(paint)}
 /// Null where the file has nothing of this head.
 function openHead(v, l, h, paint = state.paint) {
   const key = keyOf(v, l, h, paint);
-  if (!opened.has(key)) opened.set(key, (isNorm(paint) ? openWritten(v, l, h) : open(v, l, h)).finally(() => ready.add(key)));
+  const read = () => isNorm(paint) ? openHead(v, l, h, "weight").then(head => writtenOf(v, l, h, head)) : open(v, l, h);
+  if (!opened.has(key)) opened.set(key, read().finally(() => ready.add(key)));
   return opened.get(key);
 }
 /// The keys [low, high) that each query may see, where the file says it: read before a map is drawn.
@@ -23,15 +24,16 @@ async function readLimits(v, l) {
   const at = `${v}/${l}/intervals`;
   if (has(at) && !limits.has(at)) limits.set(at, (await load(at)).data);
 }
-async function openWritten(v, l, h) {
-  const head = await openHead(v, l, h, "weight"), norms = await load(`${v}/${l}/norms`);
+async function writtenOf(v, l, h, head) {
+  const norms = await load(`${v}/${l}/norms`);
   return head && writtenHead(head, norms.data.subarray(h * head.Tk, (h + 1) * head.Tk));
 }
 /// Blocks that can be shown at once: the blocks of a head whose q and k are still being decoded, otherwise openHead.
 async function openSoon(v, l, h) {
   const at = `${v}/${l}/map`, layer = layerOf(v, l), isShort = layer.q_len * layer.kv_len <= 2 ** 20;
   if (ready.has(keyOf(v, l, h)) || isShort || !(layer.exact || []).includes(h) || !has(at)) return openHead(v, l, h);
-  return Object.assign(await blocksOf(layer, at, h), {waits: true});
+  const blocks = await blocksOf(layer, at, h);
+  return Object.assign(isNorm() ? await writtenOf(v, l, h, blocks) : blocks, {waits: true});
 }
 async function blocksOf(layer, at, h) {
   const map = await load(at), [, R, C] = map.sizes;
