@@ -139,6 +139,9 @@ assert.ok([...heavy.rows].every(([q, row]) => heavy.queries.includes(q) && row.e
 const alike = of("heaviestOf")(of("storedHead")(new Float32Array(400).fill(.05), 20, 20), 60);
 assert.strictEqual([...alike.rows.values()].flatMap(row => [...row]).filter(w => w > 0).length, 60);  // of equal ones no more
 
+page.state = {i: -1, pins: [150]};
+assert.ok(!of("linesOf")({head: of("storedHead")(new Float32Array(200 * 70).fill(1 / 70), 200, 70)}).keys.includes(150));  // a query beyond the keys
+
 // --- pattern.js, overview.js, side.js: numbers that heads are sorted by, kinds, axes.
 near(of("cosine")([1, 2, 2], [2, 1, 2]), 8 / 9, "cosine");
 const listed = {layers: [{heads: 2, head_info: [{kind: "self", "cut loss": .1}, {kind: "mixed", "cut loss": .5}]}, {heads: 1, head_info: [{kind: "self", "cut loss": .3}]}]};
@@ -167,6 +170,8 @@ for (const bad of ["", "#", "layer=2&head=-1", "i=20&j=30", "pins=x,99,-1", "reg
 }
 file.start = "region=0,5,0,5";
 assert.strictEqual(parse("#" + of("formatLink")({...parse(""), region: null}, file)).region, null);  // of a page that opens with one
+file.start = "view=1";
+assert.deepStrictEqual([parse("").view, of("formatLink")(parse(""), file), parse(of("formatLink")(parse("view=0"), file)).view], [1, "", 0]);
 file.start = "range=unit&layer=9";
 file.views[0].layers[1].head_info = [{kind: "previous", share: .6}, {kind: "self", share: .7}];
 file.views[0].layers[0].head_info = [{kind: "first", share: .99}, {kind: "mixed"}, {}, {}];
@@ -179,6 +184,7 @@ for (const one of [opening, {...opening, layer: 0, head: 0, range: "max"}, {...o
 // --- words.js: nothing hidden, nothing that turns text, no formula in a spreadsheet.
 const visible = of("visible"), label = of("label");
 assert.strictEqual(visible("a\u202eb\u0000\n", 9), "aU+202EbU+0000\u21b5");
+assert.strictEqual(visible("\uffff\u{1f600}", 9), "U+FFFF\u{1f600}");  // what no XML may hold
 assert.strictEqual(visible("", 5), "\u2205");
 assert.ok([...label("\u202e".repeat(50), 16)].length <= 16 && [...label("x".repeat(2000))].length === 16);
 assert.strictEqual(of("csvText")([["=1+1", "a\"b", 2]]), "\"'=1+1\",\"a\"\"b\",2\n");
@@ -210,6 +216,17 @@ for (const [said, more] of [["of a whole view", {cut: {of: 0, heads: []}}], ["li
   Object.assign(broken.views[0], more);
   assert.throws(() => check(broken), error => error.message.includes(said), said);
 }
+for (const [name, sizes, wanted] of [["bias", [2, 8, 8], "1,8,8"], ["bias", [1, 8, 7], "1,8,8"], ["map_peak", [1], "2"], ["mass_peak", [8], "2"], ["weights_peak", [2], "1"]]) {
+  const file = good();
+  file.views[0].layers[0].weights = [0];
+  shapes["0/0/" + name] = sizes;
+  assert.throws(() => check(file), error => error.message.endsWith(`${name} must begin with sizes ${wanted}: got ${sizes}`), name);
+  delete shapes["0/0/" + name];
+}
+for (const [said, more] of [["words must", {words: [1]}], ["words must", {words: "abc"}], ["notes must", {notes: "made"}], ["live needs", {live: {}}]]) {
+  assert.throws(() => check({...good(), ...more}), error => error.message.startsWith(said), said);
+}
+check({...good(), words: ["a"], notes: ["b"], live: {names: []}});
 assert.throws(() => check({texts: [], views: []}), /at least one view/);
 assert.throws(() => check({...good(), texts: [{tokens: [1]}]}), /must be strings/);
 

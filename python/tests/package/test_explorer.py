@@ -102,6 +102,8 @@ def test_every_control_does_what_it_says(tmp_path: Path, browser: Browser) -> No
     ):
         use(control, value)
         assert state(control) == value
+    most = tensors["0/0/mass"][1].max()
+    assert page.locator("#rows").get_attribute("aria-label") == f"mass from the first to the last position, at most {100 * most:.3g} %"
     use("zoomIn")
     assert state("region.q1 - state.region.q0") == 12
     use("zoomOut")

@@ -49,7 +49,8 @@ function checkLayer(l, at, shape) {
   const exact = list("exact", l.heads), kv = list("exact_kv", l.kv_heads);
   const weights = l.weights ? list("weights", l.heads) : l.heads;
   Object.assign(wanted, {weights: [weights, l.q_len, l.kv_len], intervals: [l.q_len, 2], q: [exact, l.q_len],
-    k: [kv, l.kv_len], lse: [exact, l.q_len]});
+    k: [kv, l.kv_len], lse: [exact, l.q_len], bias: [shape("bias")?.[0] === 1 ? 1 : exact, l.q_len, l.kv_len],
+    map_peak: [l.heads], mass_peak: [l.heads], weights_peak: [weights]});
   for (const [name, sizes] of Object.entries(wanted)) {
     const got = shape(name);
     demand(!got || sizes.every((n, a) => got[a] === n), `${at}: ${name} must begin with sizes ${sizes}: got ${got}`);
@@ -76,6 +77,9 @@ function checkAnswer(view, at, views) {
 
 function checkFile(file, shapeOf) {
   demand(Array.isArray(file.texts) && Array.isArray(file.views) && file.views.length > 0, "the file needs texts and at least one view");
+  demand(file.words == null || Array.isArray(file.words) && file.words.every(isText), "words must be strings");
+  demand(file.notes == null || Array.isArray(file.notes), "notes must be a list");
+  demand(file.live == null || Array.isArray(file.live.names), "live needs a list of names");
   file.texts.forEach(checkText);
   file.views.forEach((view, v) => {
     for (const side of ["queries", "keys"]) demand(file.texts[view[side]], `view ${v}: ${side} must be the number of a text`);

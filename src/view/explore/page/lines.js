@@ -31,7 +31,8 @@ function linesOf({head}) {
     return {i, ...part, top: topOf(part.rows, part.keys), said: ` Of all weights the ${HEAVIEST} largest are drawn.`};
   }
   const best = i < 0 ? [] : largest(head.row(i).map(Math.abs), BEST).filter(j => head.weight(i, j) !== 0);
-  const queries = chosenPositions(head.Tq, Math.max(0, i), pins), keys = i < 0 ? chosenPositions(head.Tk, 0, pins) : chosenPositions(head.Tk, isLong ? best[0] ?? 0 : 0, best, 6);
+  const queries = chosenPositions(head.Tq, Math.max(0, i), pins), about = isLong ? best[0] ?? 0 : 0;
+  const keys = i < 0 ? chosenPositions(head.Tk, 0, pins.filter(n => n < head.Tk)) : chosenPositions(head.Tk, about, best, 6);
   const from = i < 0 && !pins.length ? queries : [...new Set([...pins, ...(i < 0 ? [] : [i])])], rows = new Map(from.map(q => [q, head.row(q)]));
   return {i, queries, keys, rows, top: topOf(rows, keys),
     said: queries.length < head.Tq || keys.length < head.Tk ? ` Of ${head.Tq} queries and ${head.Tk} keys, ${queries.length} and ${keys.length} are drawn.` : ""};

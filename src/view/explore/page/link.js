@@ -17,7 +17,7 @@ function openingOf(view) {
 }
 
 function formatLink(state, file) {
-  const out = new URLSearchParams(), first = {...parseLink(`view=${state.view}`, file), view: 0};
+  const out = new URLSearchParams(), first = {...parseLink(`view=${state.view}`, file), view: parseLink("", file).view};
   for (const [name, value] of Object.entries(state)) {
     if (JSON.stringify(value) !== JSON.stringify(first[name])) out.set(name, name === "region" ? Object.values(value ?? {}).join() : value === true ? 1 : value);
   }

@@ -84,7 +84,8 @@ async function drawRows(turn) {
   if (even && even <= top) g.fillRect(4, y(even), 228, 1);
   g.font = "11px system-ui, sans-serif";
   g.fillText(`${write(low)} to ${write(top)}${even ? `; all keys alike: ${short(even)}` : ""}`, 4, 67);
-  canvas.setAttribute("aria-label", `${chosen} from the first to the last position, at most ${short(top)}`);
+  const most = values.reduce((a, x) => Number.isFinite(x) && !(x <= a) ? x : a, NaN);
+  canvas.setAttribute("aria-label", `${chosen} from the first to the last position, at most ${write(most)}`);
 }
 
 /// How exact what is shown is, and where it comes from.

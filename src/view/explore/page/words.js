@@ -8,7 +8,7 @@ function visible(text, most) {
   const out = all.slice(0, most).map(c => {
     if (c === "\n") return "\u21b5";
     if (c === "\t") return "\u21e5";
-    if (/[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}]/u.test(c) && c !== "\u200d") return "U+" + c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+    if (/[\p{C}\p{Zl}\p{Zp}]/u.test(c) && c !== "\u200d") return "U+" + c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
     return c;
   }).join("");
   return (all.length > most ? out + "\u2026" : out) || "\u2205";
