@@ -181,6 +181,18 @@ def test_a_link_opens_no_tab_without_a_button(tmp_path: Path, browser: Browser) 
         page.wait_for_selector(f"#tab-{opened}[aria-selected=true]", timeout=5000)
 
 
+def test_the_keyboard_stays_where_it_pressed(tmp_path: Path, browser: Browser) -> None:
+    page = browser.open(made(tmp_path, [*ABC], view("a", (3, 3), kinds("previous", "induction"))), "pins=0,1,2")
+
+    def after(where: str) -> str:
+        page.locator(where).press("Enter")
+        return settled(page).evaluate("document.activeElement.ariaLabel ?? document.activeElement.textContent")
+
+    assert after("#kinds button >> nth=1") == "induction 1" and page.locator(".thumb").count() == 1
+    assert after("#pins button >> nth=1") == "unpin query 2" and after("#pins button >> nth=1") == "unpin query 0"
+    assert after("#pins button") == "pin this token"
+
+
 #: The page's tensors whose names hold a word come late, as those of a large file do.
 LATE = """word => {
   const at_once = load;

@@ -145,8 +145,12 @@ def test_colours_are_those_of_the_library(tmp_path: Path, browser: Browser) -> N
 
 
 def test_a_narrow_window_and_a_sheet_of_paper_lose_nothing(tmp_path: Path, browser: Browser) -> None:
-    tensors, metadata = full_file()
+    def named(file: dict[str, Any]) -> None:
+        file["views"][0]["name"] = "a text whose first words make a long name " * 2
+
+    tensors, metadata = full_file(named)
     page = browser.open(page_of(tmp_path, tensors, metadata), "head=1&i=12&j=11&beside=1&diff=1", width=400)
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
     page.locator("#overview").evaluate("e => e.style.maxHeight = '150px'")  # as with many layers
     page.locator("#before").click()
     page.locator("#before").click()  # to the last head

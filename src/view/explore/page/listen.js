@@ -158,6 +158,12 @@ function listenToMap(on) {
   on("map", "pointercancel", e => { if (down.delete(e.pointerId)) begin(true); });
   map.addEventListener("touchstart", e => { if (e.touches.length > 1) e.preventDefault(); }, {passive: false});  // two fingers zoom the map, not the page
 }
+/// New children in place of the old; where a button of the old ones has the keyboard, that in its place has it, at most the last.
+function renew(box, ...children) {
+  const buttons = () => [...box.querySelectorAll("button:not(:disabled)")], at = buttons().indexOf(document.activeElement);
+  box.replaceChildren(...children);
+  if (at >= 0) buttons()[Math.min(at, buttons().length - 1)]?.focus();
+}
 /// Holds a cell or a token, or lets it go where it is held.
 function holdCell(to) {
   const isSame = state.hold && (to.i ?? state.i) === state.i && (to.j ?? state.j) === state.j;

@@ -29,7 +29,7 @@ function drawLive() {
   const all = LIVE.heads.map((head, n) => make("button", {textContent: `${nameAt(state.view, head)} \u00d7`, title: "keep this head", onclick: keep(n)}));
   const isCut = LIVE.heads.some(([l, h]) => l === shown[0] && h === shown[1]), add = make("button", {textContent: `cut ${nameAt(state.view, shown)}`, disabled: isCut});
   add.onclick = () => { LIVE.heads.push(shown); drawLive(); };
-  bar.replaceChildren(...all, add);
+  renew(bar, ...all, add);
   el("liveFromBox").hidden = el("liveWith").value !== "patch";
 }
 function listenLive() {

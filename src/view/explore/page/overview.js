@@ -86,7 +86,7 @@ async function drawOverview() {
   const values = isPattern ? await patternOf(sort, state.anchor) : null;
   if (turn !== drawing) return;
   const all = infosOf(view).map(info => info.kind);
-  el("kinds").replaceChildren(...KINDS.filter(kind => all.includes(kind) || state.kinds.includes(kind)).map(kind => {
+  renew(el("kinds"), ...KINDS.filter(kind => all.includes(kind) || state.kinds.includes(kind)).map(kind => {
     const onclick = () => change({kinds: state.kinds.includes(kind) ? state.kinds.filter(x => x !== kind) : [...state.kinds, kind]});
     return make("button", {textContent: `${kind} ${all.filter(x => x === kind).length}`, ariaPressed: state.kinds.includes(kind), onclick});
   }));

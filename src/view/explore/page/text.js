@@ -106,11 +106,11 @@ function chooseToken(to, choose = where => change(where, "light")) {
 const held = () => state.hold || state.pins.length > 0;
 
 function drawPins(head, texts) {
-  const box = el("pins");
-  box.replaceChildren(...state.pins.map(i => {
+  renew(el("pins"), ...state.pins.map(i => {
     const row = head.row(i), best = largest(row, 3), line = make("div", {className: "pinned-row"});
     const attended = " attends to " + best.map(j => `${label(texts.key(j), 16)} (${j}) ${amount(row[j])}`).join(", ");
-    line.append(make("button", {textContent: "\u00d7", ariaLabel: `unpin query ${i}`, onclick: () => change({pins: state.pins.filter(n => n !== i)})}),
+    const onclick = () => { change({pins: state.pins.filter(n => n !== i)}); if (!state.pins.length) el("pin").focus(); };
+    line.append(make("button", {textContent: "\u00d7", ariaLabel: `unpin query ${i}`, onclick}),
       make("b", {textContent: `${i} ${label(texts.query(i), 24)}`}), make("span", {textContent: head.kind === "map" ? " by blocks only" : attended}));
     return line;
   }));
