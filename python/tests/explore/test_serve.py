@@ -160,6 +160,7 @@ def test_in_a_browser(server: Any) -> None:
     for browser in browsers():
         page = browser.open(server.address, "layer=1&head=2")
         page.locator("#liveHeads button").last.click()  # cut this head
+        assert page.evaluate("document.activeElement.title") == "keep this head"  # the keyboard is where it pressed
         page.locator("#ask-cut").click()
         page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2')")
         assert "nats per token" in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2

@@ -230,6 +230,7 @@ def test_a_pointer_moves_while_another_view_is_read(tmp_path: Path, browser: Bro
     assert not settled(page).locator("#wrong").is_visible()
     page.evaluate("change({layer: 7})")  # a thumbnail of a view that had more
     assert settled(page).evaluate("state.layer") == 0 and not page.locator("#wrong").is_visible()
+    assert page.evaluate("performance.getEntriesByName('map').length") == 1  # not one more for every move
 
 
 def test_a_head_that_the_file_lacks_is_not_saved_as_another(tmp_path: Path, browser: Browser) -> None:

@@ -83,8 +83,7 @@ function drawMain(shown, region, top) {
   el("map").setAttribute("aria-label", `map of ${nameOf(view, layer, h)}: queries ${region.q0} to ${region.q1 - 1}, keys ${region.k0} to ${region.k1 - 1}; ${shown.what}`);
   drawScale(top);
   drawMarks(el("map"), geometry.main);
-  performance.clearMarks("map");
-  performance.mark("map");
+  if (!performance.getEntriesByName("map").length) performance.mark("map");  // when there was something to see
 }
 async function drawLight() {
   const turn = rendering, head = await openHead(state.view, state.layer, state.head);
