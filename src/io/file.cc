@@ -160,8 +160,9 @@ void AtomicFiles::Stage::add(const fs::path& path, std::span<const std::byte> by
     std::error_code error;
     return fs::weakly_canonical(fs::absolute(of, error), error);
   };
+  const fs::path own = place(target);
   for (const Entry& other : entries) {
-    if (place(other.target) == place(target)) {
+    if (place(other.target) == own) {
       throw OptionError("[write_file] each output must be a separate file: got " + escaped(path.native()) + " twice");
     }
   }

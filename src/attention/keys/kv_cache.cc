@@ -166,6 +166,13 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
     while (page_counts[at(s)] < pages_needed(lengths[at(s)] + n)) page(s, page_counts[at(s)]++) = pool.allocate();
   }
 
+  /// Rows [..., n, width] where they lie.
+  static void check_rows(const char* function, const char* name, const AnyView& rows, Index width) {
+    const Index stride = rows.stride(rows.rank - 1);
+    check<ShapeError>(rows.data != nullptr || rows.is_empty(), function, name, " must not be null: got sizes ", rows);
+    check<ShapeError>(
+        stride == 1 || width == 1, function, "the last axis of ", name, " must have stride 1: got ", stride);
+  }
   void check_append(std::span<const Index> sequences, const AnyView& k_rows, const AnyView& v_rows) {
     const auto batch = static_cast<Index>(sequences.size());
     const Index n = k_rows.size(2);
@@ -176,9 +183,7 @@ struct [[gnu::visibility("hidden")]] KVCache::Impl {
             return shape_text(std::array{batch, config.num_kv_heads, n, width}.data(), 4);
           },
           ": got ", rows);
-      check<ShapeError>(rows.data != nullptr || rows.is_empty(), kAppend, name, " must not be null: got sizes ", rows);
-      check<ShapeError>(rows.stride(3) == 1 || width == 1, kAppend, "the last axis of ", name,
-          " must have stride 1: got ", rows.stride(3));
+      check_rows(kAppend, name, rows, width);
     };
     check_sizes("k", k_rows, config.head_dim);
     if (config.values_in_keys) {
@@ -282,11 +287,8 @@ void KVCache::Impl::read(Index s, Index begin, const AnyView& k_rows, const AnyV
                         ((config.values_in_keys && v_rows.is_null()) ||
                             v_rows.sizes == std::array<Index, 4>{config.num_kv_heads, n, config.v_head_dim}),
       function, "k must be [Hkv, n, D], v [Hkv, n, Dv]: got ", k_rows, ", ", v_rows);
-  check<ShapeError>((k_rows.data != nullptr && (v_rows.is_null() || v_rows.data != nullptr)) || n == 0, function,
-      "k and v must not be null");
-  check<ShapeError>((k_rows.stride(2) == 1 || config.head_dim == 1) &&
-                        (v_rows.is_null() || v_rows.stride(2) == 1 || config.v_head_dim == 1),
-      function, "the last axes must have stride 1");
+  check_rows(function, "k", k_rows, config.head_dim);
+  if (!v_rows.is_null()) check_rows(function, "v", v_rows, config.v_head_dim);
   const NamedBox outputs[] = {{"k", k_rows}, {"v", v_rows}};
   check_outputs(function, outputs, {});
   check<OptionError>((k_rows.type == StoredType::kF64) == (config.storage == CacheStorage::kF64), function,

@@ -21,8 +21,7 @@ LayerConfig resolved(const AttentionForm& form, const LayerConfig& given) {
     c.rotary.reset();
   }
   if (!form.own_width || c.d_k == 0) c.d_k = c.embed_dim;
-  for (const Index n : {c.embed_dim, c.d_k, c.num_heads, c.num_kv_heads, c.head_dim})
-    check<OptionError>(n < kMostInLayer, form.type, "sizes must be below 2^30: got ", n);
+  check_layer_sizes(form.type, {c.embed_dim, c.d_k, c.num_heads, c.num_kv_heads, c.head_dim});
   check<OptionError>(c.num_heads > 0, form.type, "num_heads must be given, at least 1: got ", c.num_heads);
   check<ShapeError>(c.embed_dim > 0 && c.d_k > 0, form.type, "embed_dim and d_k must be at least 1: got ", c.embed_dim,
       " and ", c.d_k);

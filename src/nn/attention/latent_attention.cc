@@ -13,9 +13,8 @@ namespace {
 constexpr const char* kType = "MultiHeadLatentAttention";
 
 const LatentAttentionConfig& checked(const LatentAttentionConfig& c) {
-  for (const Index n :
-      {c.embed_dim, c.num_heads, c.kv_lora_rank, c.q_lora_rank, c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim})
-    check<OptionError>(n < kMostInLayer, kType, "sizes must be below 2^30: got ", n);
+  check_layer_sizes(kType,
+      {c.embed_dim, c.num_heads, c.kv_lora_rank, c.q_lora_rank, c.qk_nope_head_dim, c.qk_rope_head_dim, c.v_head_dim});
   check<OptionError>(c.qk_rope_head_dim >= 2 && c.qk_rope_head_dim % 2 == 0, kType,
       "qk_rope_head_dim must be even and at least 2: got ", c.qk_rope_head_dim);
   check<OptionError>(c.embed_dim >= 1 && c.num_heads >= 1 && c.kv_lora_rank >= 1 && c.qk_nope_head_dim >= 1 &&

@@ -1,11 +1,14 @@
 // How modules initialise, list and load their parameters.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/check.h"
 #include "core/random.h"
 #include "qkv/nn/module.h"
 
@@ -13,6 +16,9 @@ namespace qkv::inline v0::nn {
 
 /// Sizes of a layer lie below it, so that no product of two, nor a sum of some, overflows.
 inline constexpr Index kMostInLayer = Index{1} << 30;
+inline void check_layer_sizes(std::string_view type, std::initializer_list<Index> sizes) {
+  check<OptionError>(std::max(sizes) < kMostInLayer, type, "sizes must be below 2^30: got ", std::max(sizes));
+}
 
 /// Uniform in [-bound, bound). `stream` separates the parameters that share a seed.
 inline void fill_uniform(std::span<float> values, double bound, std::uint64_t seed, std::uint32_t stream) {
