@@ -123,10 +123,7 @@ template <class Sum> struct ForwardDriver {
     Sum row_lse[kDecodeRowLimit];
     DecodeGroup<Sum> t = fill_group<Sum>(p, to, at, p.keys.head(at.b, g), row_lse);
     t.mask_differs = block.keys.mask_differs;
-    Positions live{0, p.length(at.b)};
-    const TileMask& mask = t.scores.mask;
-    if (mask.key_range != nullptr) mask.key_range(mask.mask, at.b, mask.head, 0, p.q_len, &live.begin, &live.end);
-    run_parts(block, p, to, at, t, live, number, own);
+    run_parts(block, p, to, at, t, live_keys(p, at.b, at.h), number, own);
   }
 
   void run_list(const Block& block, const Problem& p, const Outputs& to, Index number, std::byte* own) {
@@ -152,13 +149,12 @@ template <class Sum> struct ForwardDriver {
   void run_parts(const Block& block, const Problem& p, const Outputs& to, const RowsAt& at, const DecodeGroup<Sum>& t,
       const Positions& live, Index number, std::byte* own) {
     const KeyParts& parts = block.keys;
-    const bool any = live.begin < live.end;
-    const Index last = any ? (live.end - 1) / parts.part_keys : 0, first = any ? live.begin / parts.part_keys : 0;
-    const Index begin = number % block.items_of_rows() * block.parts_of_item;
+    const auto [first, last] = PartRange(live, parts.part_keys);
+    const Index begin = first + number % block.items_of_rows() * block.parts_of_item;
     const DecodeKernels<Sum>& kernels = p.decode<Sum>();
     std::byte *const mine = own + parts.scratch_bytes, *const later = mine + parts.state_bytes;
     bool filled = false;
-    for (Index part = std::max(begin, first); part <= std::min(begin + block.parts_of_item - 1, last); ++part) {
+    for (Index part = begin; part <= std::min(begin + block.parts_of_item - 1, last); ++part) {
       const Index k_begin = part * parts.part_keys, k_end = std::min(k_begin + parts.part_keys, t.scores.kv_len);
       std::byte* const to_state = filled ? later : mine;
       kernels.part(t, k_begin, k_end, own, to_state);

@@ -71,10 +71,24 @@ How choose(const Problem& p, const Listed& lists) {
   return !p.invariant && rows >= 1 && rows <= kDecodeRowLimit && p.kv_len >= min_keys ? How::kDecode : How::kTiles;
 }
 
-KeyParts decode_parts(const Problem& p) {
+Positions live_keys(const Problem& p, Index b, Index h) {
+  Positions live{0, p.length(b)};
+  const TileMask mask = p.tile_mask(b, h);
+  if (mask.key_range != nullptr) mask.key_range(mask.mask, b, mask.head, 0, p.q_len, &live.begin, &live.end);
+  return live;
+}
+
+KeyParts decode_parts(const Problem& p, Index first_sequence, Index sequences) {
   KeyParts parts = parts_of(p, p.q_len * p.group_size());
-  parts.parts = (p.kv_len + parts.part_keys - 1) / parts.part_keys;
   parts.mask_differs = mask_differs_by_head(p.mask);
+  parts.parts = 1;
+  const bool alike = p.mask.keeps_all() && !p.keys.is_cache();  // all keys of every head
+  for (Index b = first_sequence; b < first_sequence + (alike ? 1 : sequences); ++b) {
+    for (Index h = 0; h < (parts.mask_differs ? p.num_heads : 1); h += p.group_size()) {
+      const PartRange range(live_keys(p, b, h), parts.part_keys);
+      parts.parts = std::max(parts.parts, range.last - range.first + 1);
+    }
+  }
   return parts;
 }
 

@@ -24,7 +24,20 @@ struct KeyParts {
   std::size_t scratch_bytes, state_bytes;
   bool mask_differs;  // heads of a group may see different masks
 };
-KeyParts decode_parts(const Problem& p);
+/// The keys that may be attended from head h of sequence b, and the parts that have some of them; part 0 where there
+/// are none.
+Positions live_keys(const Problem& p, Index b, Index h);
+struct PartRange {
+  Index first = 0, last = 0;
+
+  PartRange(const Positions& live, Index part_keys) {
+    if (live.begin >= live.end) return;
+    first = live.begin / part_keys;
+    last = (live.end - 1) / part_keys;
+  }
+};
+/// As many parts as the head with the most live ones has.
+KeyParts decode_parts(const Problem& p, Index first_sequence, Index sequences);
 /// Of the heads that share a list. More of them than decode takes are the rows of a tile, whose keys are one part.
 KeyParts list_parts(const Problem& p, const Listed& lists);
 

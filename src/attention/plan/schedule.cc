@@ -78,12 +78,14 @@ void Schedule::add(Block& block, Index part, const Problem& p, const Wants& want
                              : static_cast<double>(wants.carried_keys) / static_cast<double>(p.kv_len);
     flops += static_cast<double>(block.items) * kItemFlops + products * share;
   } else if (block.how == How::kDecode) {
-    block.keys = decode_parts(p);
+    block.keys = decode_parts(p, batch.first_sequence(part), sequences);
     block.parts_of_item = 1;
     block.items = sequences * p.num_kv_heads * block.keys.parts;
     bytes = block.keys.scratch_bytes + block.keys.state_bytes;
-    const double keys = static_cast<double>(sequences * p.num_kv_heads) * static_cast<double>(p.kv_len);
-    flops += std::max(products, keys * width * static_cast<double>(p.q.element_bytes()) * kFlopsPerByte);
+    const auto live = static_cast<double>(std::min(p.kv_len, block.keys.parts * block.keys.part_keys));
+    const double keys = static_cast<double>(sequences * p.num_kv_heads) * live;
+    flops += std::max(keys * static_cast<double>(block.keys.rows) * 2.0 * width,
+        keys * width * static_cast<double>(p.q.element_bytes()) * kFlopsPerByte);
   } else {
     block.keys = list_parts(p, lists);
     const Index rows = p.batch * lists.blocks() * pieces(block) * p.q_len;
