@@ -83,18 +83,20 @@ TYPED_TEST(Modifiers, ASinkOfMinusInfinityIsNone) {
   }
 }
 
-/// All weight is the sink's where no key is kept, of a sink of any size.
+/// All weight is the sink's where no key is kept or there is none, of a sink of any size.
 TEST(Modifiers, TheGradientOfASinkAlone) {
   const std::vector<Index> none{0};
-  for (const float value : {0.0F, -1e30F, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max()}) {
-    Tensor<float> q({1, 1, 1, 4}), k({1, 1, 2, 4}), out({1, 1, 1, 4}), lse({1, 1, 1}), dlse({1, 1, 1}), sinks({1}),
-        dsinks({1});
-    sinks.data()[0] = value, dlse.data()[0] = 3;
-    const AttentionOptions options{.mask = Mask::key_lengths(none), .sinks = sinks};
-    attention_forward(q, k, k, {.out = out, .lse = lse}, options);
-    attention_backward(q, k, k, out, lse, out, {.dsinks = dsinks, .dlse = dlse}, options);
-    EXPECT_EQ(dsinks.data()[0], 3) << "sink " << value;
-  }
+  constexpr float most = std::numeric_limits<float>::max();
+  for (const float value : {0.0F, 20.3F, -101.7F, 1234.5F, 1e5F, 1e6F, -1e7F, -1e30F, 2.3e38F, -most, most})
+    for (const Index keys : {0, 2}) {
+      Tensor<float> q({1, 1, 1, 4}), k({1, 1, keys, 4}), out({1, 1, 1, 4}), lse({1, 1, 1}), dlse({1, 1, 1}), sinks({1}),
+          dsinks({1});
+      sinks.data()[0] = value, dlse.data()[0] = 3;
+      const AttentionOptions options{.mask = Mask::key_lengths(none), .sinks = sinks};
+      attention_forward(q, k, k, {.out = out, .lse = lse}, options);
+      attention_backward(q, k, k, out, lse, out, {.dsinks = dsinks, .dlse = dlse}, options);
+      EXPECT_EQ(dsinks.data()[0], 3) << "sink " << value << ", keys " << keys;
+    }
 }
 
 TYPED_TEST(Modifiers, ACallbackSeesEachPairThatIsThere) {
@@ -230,6 +232,7 @@ TEST(Modifiers, BucketsOfT5) {
     }
     EXPECT_EQ(last, side - 1);
     EXPECT_EQ(t5_bucket(-127, buckets), side - 1);
+    EXPECT_EQ(t5_bucket(std::numeric_limits<Index>::min(), buckets), side - 1);
   }
 }
 

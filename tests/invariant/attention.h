@@ -323,7 +323,10 @@ template <class T> struct Attention {
   }
   /// minus the sink's weight times delta.
   static double sink_term(S sink, Parts<S> lse2, S delta) {
-    const double exponent = static_cast<double>(sink) * std::numbers::log2e - static_cast<double>(lse2.high);
+    const bool restored = std::isfinite(sink) && std::abs(sink) > 16;
+    const double sink2 =
+        restored ? static_cast<double>(log2_of(sink)) : static_cast<double>(sink) * std::numbers::log2e;
+    const double exponent = sink2 - static_cast<double>(lse2.high);
     const double weight = maths::exp2(exponent - static_cast<double>(lse2.low));
     return weight == 0 ? 0 : weight * -static_cast<double>(delta);
   }

@@ -15,6 +15,13 @@
 
 namespace qkv::inline v0 {
 
+/// sink log2(e); where lse is restored, rounded as forward does, by log2_of_bias in kernels/attention/scores.h.
+template <class Sum> double log2_of_sink(Sum sink) {
+  constexpr Sum largest = std::numeric_limits<Sum>::max();
+  if (is_coarse(sink)) return static_cast<double>(std::clamp(sink * std::numbers::log2e_v<Sum>, -largest, largest));
+  return static_cast<double>(sink) * std::numbers::log2e;
+}
+
 template <class Sum> struct BackwardRows {
   const Problem& p;
   AnyView out;                                                      // [B, H, Tq, Dv]; null with dout
@@ -61,6 +68,14 @@ template <class Sum> struct BackwardRows {
     for (Index i = 0; i < t.q_count; ++i) delta[row + i] -= *dlse.as<Sum>(b, h, first + i);
   }
 
+  /// The lse of a row without keys, of which rounding cannot tell the head's sink: then the sink itself.
+  double log2_of_lse(Sum given, Index h) const {
+    const double exact = log2_of_sink(given);
+    const double sink = p.sinks.is_null() ? exact : log2_of_sink(*p.sinks.as<Sum>(p.first_head + h, 0));
+    constexpr double few = 4 * static_cast<double>(std::numeric_limits<Sum>::epsilon());
+    return is_coarse(given) && std::abs(exact - sink) <= few * std::abs(sink) ? sink : exact;
+  }
+
   /// The same for every row of `count` sequences without keys: out is 0, and lse is the sink or -inf.
   void prepare_without_keys(Index first, Index count) const {
     for (Index b = first; b < first + count; ++b) {
@@ -68,7 +83,7 @@ template <class Sum> struct BackwardRows {
         for (Index i = 0; i < p.q_len; ++i) {
           const Index row = first_row(b, h) + i;
           delta[row] = dlse.data == nullptr ? Sum{0} : -*dlse.as<Sum>(b, h, i);
-          const double exact = static_cast<double>(*lse.as<Sum>(b, h, i)) * std::numbers::log2e;
+          const double exact = log2_of_lse(*lse.as<Sum>(b, h, i), h);
           lse2_high[row] = static_cast<Sum>(std::isinf(exact) ? -exact : exact);
           lse2_low[row] = std::isinf(exact) ? Sum{0} : static_cast<Sum>(exact - static_cast<double>(lse2_high[row]));
         }
@@ -83,11 +98,7 @@ template <class Sum, class OfRow> void add_sink_gradient(
     const BackwardRows<Sum>& rows, Index first, Index count, const AnyView& dsinks, const OfRow& of_row) {
   const Problem& p = rows.p;
   for (Index h = 0; h < p.num_heads; ++h) {
-    constexpr double largest = std::numeric_limits<Sum>::max();
-    const Sum sink = *p.sinks.as<Sum>(p.first_head + h, 0);
-    double sink2 = static_cast<double>(sink) * std::numbers::log2e;
-    // Then lse is what forward rounded, log2_of_bias in kernels/attention/scores.h.
-    if (std::isfinite(sink) && is_vast(sink)) sink2 = static_cast<Sum>(std::clamp(sink2, -largest, largest));
+    const double sink2 = log2_of_sink(*p.sinks.as<Sum>(p.first_head + h, 0));
     double sum = 0;
     for (Index b = first; b < first + count; ++b) {
       for (Index row = rows.first_row(b, h), end = row + p.q_len; row < end; ++row) {

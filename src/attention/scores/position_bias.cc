@@ -40,6 +40,7 @@ void check_buckets(const T5Buckets& buckets, const char* function) {
 
 /// t5_bucket for buckets that are already checked.
 Index bucket_of(Index distance, const T5Buckets& buckets) {
+  distance = std::max(distance, -std::numeric_limits<Index>::max());  // whose negative is a number
   const Index side = one_sided(buckets), exact = side / 2;
   const Index first = buckets.bidirectional && distance > 0 ? side : 0;
   const Index away = buckets.bidirectional ? std::abs(distance) : std::max<Index>(-distance, 0);
