@@ -196,6 +196,19 @@ TEST(SecondOrder, WhatIsNotSupportedIsNamed) {
   }
 }
 
+/// What calls before it left in the scratch does not count.
+TEST(SecondOrder, NoKeysGiveABiasNothing) {
+  Context context({.threads = 1});
+  Tensor<float> q({1, 2, 40, 8}), lse({1, 2, 40}), bias({1, 1, 1, 1}), gbias({1, 1, 1, 1});
+  for (Index n = 0; n < q.count(); ++n) q.data()[n] = static_cast<float>(n % 13) / 8;
+  const Tensor<float> by_key({1, 1, 1, 40});
+  Tensor<float> of_key(by_key.sizes());
+  attention_double_backward(q, q, q, q, lse, q, {.q = q}, {.gbias = of_key}, {.bias = by_key}, context);
+  const View<const float, 4> none(q.data(), {1, 2, 0, 8});
+  attention_double_backward(q, none, none, q, lse, q, {.q = q}, {.gbias = gbias}, {.bias = bias}, context);
+  EXPECT_EQ(gbias.data()[0], 0);
+}
+
 TEST(SecondOrder, WrongSizesAreNamed) {
   const Tensor<float> q({1, 2, 4, 8}), k({1, 1, 5, 8}), v({1, 1, 5, 3}), wrong({1, 2, 4, 7}), lse({1, 2, 4});
   Tensor<float> tout({1, 2, 4, 3}), tlse({1, 2, 4});

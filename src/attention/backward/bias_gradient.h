@@ -49,6 +49,7 @@ template <class Sum> struct BiasGradient {
 
   /// Adds a private sum over queries, [nj] or one number, to keys [j0, j0 + nj).
   void add_private(const Sum* sums, Index b, Index h, Index j0, Index nj) const {
+    if (nj == 0) return;  // second order has tiles without keys
     Sum* target = head(b, h);
     if (column_stride == 0) {
       *target += sums[0];
