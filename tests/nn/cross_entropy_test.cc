@@ -64,6 +64,12 @@ TEST(CrossEntropy, AgreesWithSumsInF64) {
   });
 }
 
+TEST(CrossEntropy, ADifferenceBeyondFloatIsALoss) {
+  Tensor<float> logits({1, 2}), gradient({1, 2});
+  logits.data()[0] = 3e38F, logits.data()[1] = -3e38F;
+  EXPECT_EQ(nn::cross_entropy(logits, std::vector<std::int64_t>{1}, gradient), 2 * static_cast<double>(3e38F));
+}
+
 TEST(CrossEntropy, ARowThatIsNotFiniteGivesNaN) {
   Tensor<float> logits({3, 4}), gradient({3, 4});
   const std::vector<std::int64_t> targets = {0, -1, 2};

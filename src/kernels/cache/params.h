@@ -9,7 +9,7 @@ namespace qkv {
 /// to[r][0..width) = from[r][0..width) rounded once to the type of `to`. Double is stored as double, all else is not.
 struct StoreRows {
   const void* from;
-  StoredType from_type;  // not kInt8
+  StoredType from_type;  // of tensors: no integers
   void* to;
   StoredType to_type;
   float* scales;  // [count]; kInt8 only

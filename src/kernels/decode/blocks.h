@@ -30,7 +30,7 @@ constexpr int kValueVectors = 4;
 /// Runs [first, last) of the four.
 struct SomeRuns {
   Index first, last;
-  bool into_l2 = false;  // where they are prefetched to: DecodeGroup
+  bool into_l2 = false;  // where they are prefetched to: HeadKeys
   bool hold(Index i) const { return first <= i && i < last; }
 };
 

@@ -85,7 +85,7 @@ inline double cross_entropy(const CrossEntropyRows& t) {
         continue;
       }
       gradient[target] -= t.share;
-      loss += static_cast<double>(tops[r] - rows.logits[r * t.logits_stride + target]);
+      loss += static_cast<double>(tops[r]) - static_cast<double>(rows.logits[r * t.logits_stride + target]);
       product *= static_cast<double>(sums[r]);
       if (++factors == 32) {
         loss += maths::log(product);
