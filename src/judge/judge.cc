@@ -67,6 +67,7 @@ class Trial {
       // A chain as long as attention's takes a twentieth of its bound.
       if (far.share > 0.125 && task_.has("softmax") && !task_.has("positioned")) return ended("unknown");
     }
+    finding_.outputs_right = spelling.has_value();
     if (!spelling) {
       if (!found) found = wide.one();
       if (!found && pairs_) {

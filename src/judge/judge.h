@@ -67,10 +67,11 @@ struct Finding {
   std::vector<Check> checks;
   std::vector<std::string> untried;  ///< arguments of the code that no probe gives, branches that none went through
   std::vector<std::string> notes;
-  std::string evidence;     ///< the smallest counter-example, as text of several lines
-  int line = 0;             ///< of the code: the first whose value leaves the textbook; 0: not known
-  std::string where;        ///< that line in the source, as text of several lines
-  std::size_t reading = 0;  ///< of the parameters, that this is a finding of
+  std::string evidence;        ///< the smallest counter-example, as text of several lines
+  int line = 0;                ///< of the code: the first whose value leaves the textbook; 0: not known
+  std::string where;           ///< that line in the source, as text of several lines
+  std::size_t reading = 0;     ///< of the parameters, that this is a finding of
+  bool outputs_right = false;  ///< they are the textbook's in some spelling; gradients and weights may be wrong
   std::string traceback;
   int begins = 0;      ///< the line where the code is defined; 0: not known
   double seconds = 0;  ///< that all took: whoever asked says it

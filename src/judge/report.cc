@@ -95,10 +95,12 @@ struct Report {
   }
 };
 
-/// Lower is better.
+/// Lower is better. Outputs that are right show that the parameters are read as they are meant.
 int rank(const Finding& finding) {
-  constexpr std::array<std::string_view, 6> kOrder = {"right", "convention", "wrong", "unknown", "unfilled", "failed"};
-  return static_cast<int>(std::ranges::find(kOrder, finding.verdict) - kOrder.begin());
+  constexpr std::array<std::string_view, 7> kOrder = {
+      "right", "convention", "", "wrong", "unknown", "unfilled", "failed"};
+  const auto order = static_cast<int>(std::ranges::find(kOrder, finding.verdict) - kOrder.begin());
+  return finding.outputs_right ? std::min(order, 2) : order;
 }
 
 void add_convention(Finding& finding, const std::string& id) {
@@ -193,7 +195,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
   // Pairs of mistakes only once, for the first reading, where no reading is right or has one mistake.
   for (std::size_t turn = 0; turn < (count > 1 ? count + 1 : 1); ++turn) {
     const std::size_t n = turn % count;
-    if (turn == count && rank(best) < 3) break;
+    if (turn == count && rank(best) < 4) break;
     const std::vector<Answer> given = answers(n);
     Finding finding = judge(subject.task, probes, given, turn == count || count == 1);
     finding.untried = subject.untried;
@@ -228,7 +230,7 @@ Finding judge_readings(const Subject& subject, const std::vector<StateDict>& pro
       best = std::move(finding);
       compare_steps(best, probes, given);
     }
-    if (best.right()) break;
+    if (rank(best) <= 2) break;
   }
   best.file = subject.file, best.name = subject.name, best.task = subject.task;
   keep_promises(best, subject.promised);

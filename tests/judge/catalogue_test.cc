@@ -185,6 +185,33 @@ TEST(Catalogue, WhatAProgramSkipsIsSaid) {
   EXPECT_TRUE(one.starts_with("right, as far as asked: ") && one.find("1 check: plain") != std::string::npos) << one;
 }
 
+/// Whether parameters are read as they are meant, outputs say.
+TEST(Catalogue, AReadingWhoseOutputsAreRightIsTheOne) {
+  const Task& task = *find_task("sdpa");
+  std::vector<StateDict> probes;
+  for (const Probe& probe : task.probes(task.sizes, 1)) probes.push_back(to_state(probe));
+  Subject subject;
+  subject.task = task.name;
+  subject.assignments.resize(2);
+  const Finding finding = judge_readings(subject, probes, [&](std::size_t reading) {
+    std::vector<Answer> answers;
+    for (const StateDict& state : probes) {
+      const Probe probe = to_probe(state);
+      StateDict& answer = answers.emplace_back().tensors;
+      if (probe.call("gradient") || probe.call("twice")) {
+        answer.metadata["error"] = "no gradient";
+        continue;
+      }
+      Array out = run(task.textbook, probe).at("out");
+      for (Number& x : out.data) x.value += static_cast<double>(reading);
+      answer.add("out", to_tensor(out));
+    }
+    return answers;
+  });
+  EXPECT_EQ(finding.reading, 0U) << finding.verdict;
+  EXPECT_EQ(finding.verdict, "failed");
+}
+
 TEST(Catalogue, EverySentenceAndHintIsChineseToo) {
   for (const Entry& entry : catalogue()) {
     for (const std::string& text : {with_number(entry.says, -0.25), std::string(entry.hint)}) {

@@ -41,6 +41,19 @@ TEST(Tasks, NumbersThatDoNotFitTheirTensorsAreRefused) {
   }
 }
 
+TEST(Tasks, TheSmallestSizesHaveProbesOrAreRefused) {
+  int made = 0;
+  for (const Task& task : tasks()) {
+    for (const char* lengths : {R"({"batch": 1, "length": 1})", R"({"batch": 1, "length": 2})"}) {
+      try {
+        made += static_cast<int>(make_probes(task.name, sizes_of(task.name, lengths)).size());
+      } catch (const OptionError&) {  // sizes that the task does not have
+      }
+    }
+  }
+  EXPECT_GT(made, 50);
+}
+
 TEST(JudgeJson, ADeepTextIsNoFault) {
   constexpr std::size_t kDepth = 1'000'000;
   const std::string deep = std::string(kDepth, '[') + std::string(kDepth, ']');

@@ -101,7 +101,8 @@ Array ProbeMaker::pair_mask(Lengths n) {
 
 Array ProbeMaker::empty_row_mask(Lengths n) {
   Array mask = pair_mask(n);
-  for (Index j = 0; j < n.keys; ++j) mask[n.keys + j] = 0;
+  const Index row = std::min<Index>(1, n.batch * n.queries - 1);
+  for (Index j = 0; j < n.keys; ++j) mask[row * n.keys + j] = 0;
   return mask;
 }
 
