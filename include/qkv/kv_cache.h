@@ -139,6 +139,7 @@ class QKV_API KVCache {
   /// append and read use the instruction set of the context, which may be destroyed afterwards.
   explicit KVCache(const KVCacheConfig& config, Context& context = Context::default_context());
   ~KVCache();
+  /// One that was moved from can be assigned to or destroyed, no more.
   KVCache(KVCache&&) noexcept;
   KVCache& operator=(KVCache&&) noexcept;
 

@@ -40,6 +40,8 @@ ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions op
   constexpr const char* function = "dist::ContextParallel";
   check<OptionError>(options.block >= 1, function, "block must be at least 1: got ", options.block);
   check<OptionError>(options.turns >= 1, function, "turns must be at least 1: got ", options.turns);
+  check<OptionError>(options.layout == Layout::kZigZag || options.turns == 1, function,
+      "turns are of Layout::kZigZag: must be 1: got ", options.turns);
   check<OptionError>(options.chunk >= 0, function, "chunk must not be negative: got ", options.chunk);
   check<OptionError>(options.method != Method::kUlysses || options.chunk == 0, function,
       "Ulysses computes whole heads: chunk must be 0: got ", options.chunk);

@@ -100,7 +100,8 @@ void AttentionLM::run(View<const Index, 2> ids, Activations& activations, std::u
     nn::ForwardOptions options;
     options.causal = as.causal.value_or(m.config.causal);
     if (!as.scale) options.scale = 1;
-    if (!as.positions) options.positions.ids = View<const Index, 2>(a.positions.data(), {1, a.length});
+    if (!as.positions && m.config.positions == PositionKind::kRotary)
+      options.positions.ids = View<const Index, 2>(a.positions.data(), {1, a.length});
     heads_of(as.cut, layer, l.cut);
     options.cut = l.cut;
     options.seed = m.training ? m.attention_seed(dropout_seed, layer) : 0;

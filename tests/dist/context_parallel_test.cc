@@ -154,6 +154,8 @@ TEST(CutSequence, BackwardReadsTheKeysThatItIsGiven) {
 TEST(CutSequence, RefusesWhatItDoesNotRead) {
   const Tensor<float> x({1, 2, 8, 4}), lse({1, 2, 8});
   dist::run_in_process(2, [&](Transport& transport) {
+    test::expect_error<OptionError>(
+        [&] { dist::ContextParallel(transport, {.turns = 2}); }, {"turns are of Layout::kZigZag: must be 1: got 2"});
     dist::ContextParallel parallel(transport);
     const View<const float, 4> mine = x.view<4>().sliced(2, 0, 4);
     const View<const float, 3> sums = lse.view<3>().sliced(2, 0, 4);

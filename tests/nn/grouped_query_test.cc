@@ -119,6 +119,9 @@ TEST(GroupedQuery, OnlyDistancesCount) {
   const Tensor<float> moved = layer.forward(input(), {.positions = {.ids = ids}});
   EXPECT_LT(test::distance(there.span(), here.span()), 1e-5);
   EXPECT_GT(test::distance(moved.span(), here.span()), 1e-3);
+  test::expect_error<OptionError>(
+      [&] { nn::GroupedQueryAttention(config()).forward(input(), {.positions = {.offset = 1}}); },
+      {"positions are read by layers with rotary positions"});
 }
 
 TEST(GroupedQuery, EmptyRowsAreZero) {

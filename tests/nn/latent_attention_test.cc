@@ -341,6 +341,17 @@ TEST(LatentAttention, Errors) {
   LatentAttentionConfig odd = latent_configs(24)[0];
   odd.qk_rope_head_dim = 5;
   EXPECT_THROW(MultiHeadLatentAttention{odd}, OptionError);
+  const Index width = y.size(2);
+  nn::LatentSaved saved;
+  Layer two(latent_configs(24)[0], 2, 4);
+  Tensor<float> both(two.x.sizes());
+  test::expect_error<ShapeError>(
+      [&] {
+        two.layer.forward(two.x, View<float, 3>(both.data(), both.view<3>().sizes(), {width, width, 1}), saved);
+      },
+      {"rows must not overlap"});
+  test::expect_error<ShapeError>(
+      [&] { one.layer.forward(one.x, View<float, 3>(nullptr, y.view<3>().sizes()), saved); }, {"has no memory"});
   KVCache wide(one.layer.cache_config({.storage = CacheStorage::kF64, .capacity = 8}));
   EXPECT_THROW(one.layer.step(one.x, y, wide, memory), OptionError);
   KVCache shared(one.layer.cache_config({.capacity = 8}));
@@ -354,7 +365,6 @@ TEST(LatentAttention, Errors) {
   LatentAttentionConfig endless = latent_configs(24)[0];
   endless.scale = std::numeric_limits<double>::infinity();
   EXPECT_THROW(MultiHeadLatentAttention{endless}, OptionError);
-  nn::LatentSaved saved;
   one.layer.forward(one.x, y, saved);
   EXPECT_THROW(Layer(latent_configs(24)[2], 1, 4).layer.backward(one.dy, saved, {}), OptionError) << "more heads";
   EXPECT_THROW(Layer(latent_configs(24)[1], 1, 4).layer.backward(one.dy, saved, {}), OptionError) << "low rank";

@@ -41,12 +41,12 @@ void add(Tensor<float>& sum, const Tensor<float>& part) {
   for (Index n = 0; n < sum.count(); ++n) sum.data()[n] += part.data()[n];
 }
 
-void expect_shards_are_the_whole(nn::AttentionLayer& whole, Index parts) {
+void expect_shards_are_the_whole(nn::AttentionLayer& whole, Index parts, Index offset = 0) {
   SCOPED_TRACE(parts);
   constexpr Index batch = 2, length = 9;
   const Index width = whole.embed_dim();
   const Tensor<float> x = random_tensor({batch, length, width}, 1), dy = random_tensor({batch, length, width}, 2);
-  const nn::ForwardOptions options{.seed = 7, .positions = {.offset = 4}};
+  const nn::ForwardOptions options{.seed = 7, .positions = {.offset = offset}};
   nn::Saved saved;
   whole.zero_gradients();
   const Tensor<float> y = whole.forward(x, options, &saved), dx = whole.backward(dy, saved);
@@ -100,7 +100,7 @@ void expect_shards_are_the_whole(nn::AttentionLayer& whole, Index parts) {
 TEST(Sharding, SumOfShardsIsTheWhole) {
   nn::GroupedQueryAttention grouped(
       {.embed_dim = 24, .num_heads = 8, .num_kv_heads = 4, .head_dim = 6, .rotary = RotaryOptions{}, .causal = true});
-  for (const Index parts : {1, 2, 4}) expect_shards_are_the_whole(grouped, parts);
+  for (const Index parts : {1, 2, 4}) expect_shards_are_the_whole(grouped, parts, 4);
   nn::GroupedQueryAttention normed({.embed_dim = 16,
       .num_heads = 4,
       .num_kv_heads = 2,
@@ -108,7 +108,7 @@ TEST(Sharding, SumOfShardsIsTheWhole) {
       .qk_norm = nn::QkNorm::kHead,
       .rotary = RotaryOptions{}});
   test::randomise(normed, 3);
-  for (const Index parts : {1, 2}) expect_shards_are_the_whole(normed, parts);
+  for (const Index parts : {1, 2}) expect_shards_are_the_whole(normed, parts, 4);
   nn::MultiHeadAttention mha({.embed_dim = 24, .num_heads = 6, .causal = true});
   for (const Index parts : {2, 3, 6}) expect_shards_are_the_whole(mha, parts);
 }
@@ -160,7 +160,7 @@ TEST(Sharding, ShardsMayShareAKeyValueHead) {
   nn::GroupedQueryAttention one({.embed_dim = 16, .num_heads = 4, .num_kv_heads = 1, .causal = true});
   for (const Index parts : {2, 4}) expect_shards_are_the_whole(one, parts);
   nn::GroupedQueryAttention two({.embed_dim = 16, .num_heads = 4, .num_kv_heads = 2, .rotary = RotaryOptions{}});
-  expect_shards_are_the_whole(two, 4);
+  expect_shards_are_the_whole(two, 4, 4);
 }
 
 TEST(Sharding, RefusesWhatCannotBeCut) {

@@ -34,6 +34,7 @@ QKV_API void write_file_atomically(const std::filesystem::path& path, std::strin
 class QKV_API AtomicFiles {
  public:
   AtomicFiles();
+  /// One that was moved from can be assigned to or destroyed, no more.
   AtomicFiles(AtomicFiles&&) noexcept;
   AtomicFiles& operator=(AtomicFiles&&) noexcept;
   /// Removes what was added and not committed.

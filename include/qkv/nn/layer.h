@@ -25,7 +25,8 @@ struct ForwardOptions {
   Index first_sequence = 0;          ///< number of sequence 0 in the dropouts' counters
   Tensor<float>* weights = nullptr;  ///< filled when not null: [B, H, T, T] after softmax, before dropout
   Tensor<float>* applied = nullptr;  ///< filled when not null: [B, H, T, T] after dropout
-  RotaryPositions positions = {};    ///< of layers with rotary positions; what it borrows must outlive backward
+  /// of layers with rotary positions and without part, or OptionError; what it borrows must outlive backward
+  RotaryPositions positions = {};
   /// the tokens are a part of their sequences, which has their positions; must outlive backward
   SequencePart* part = nullptr;
   std::optional<double> scale = {};  ///< of scores; none: 1/sqrt(D)

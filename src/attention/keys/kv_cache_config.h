@@ -25,6 +25,10 @@ inline KVCacheConfig checked(KVCacheConfig c) {
   constexpr const char* function = "KVCache";
   if (c.v_head_dim == 0) c.v_head_dim = c.head_dim;
   if (c.max_sequences == 0) c.max_sequences = c.sequences;
+  check<OptionError>(c.storage >= CacheStorage::kF32 && c.storage <= CacheStorage::kInt4 &&
+                         c.layout >= CacheLayout::kContiguous && c.layout <= CacheLayout::kPaged,
+      function, "storage and layout must be values of their types: got ", static_cast<int>(c.storage), ", ",
+      static_cast<int>(c.layout));
   check<OptionError>(c.num_kv_heads >= 1 && c.head_dim >= 1 && c.v_head_dim >= 1, function,
       "num_kv_heads, head_dim and v_head_dim must be at least 1: got ", c.num_kv_heads, ", ", c.head_dim, ", ",
       c.v_head_dim);

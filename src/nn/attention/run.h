@@ -81,6 +81,10 @@ template <class T> struct AttentionLayer::Run {
     check_cut(options.cut);
     check<OptionError>(options.weights == nullptr || options.weights != options.applied, type(),
         "weights and applied must be two tensors: got one for both");
+    const RotaryPositions& given = options.positions;
+    check<OptionError>(
+        (l.rotary_ && options.part == nullptr) || (given.offset == 0 && given.offsets.empty() && given.ids.is_null()),
+        type(), "positions are read by layers with rotary positions that get whole sequences: leave them out");
     if (options.part == nullptr) return;
     const auto held = static_cast<Index>(options.part->positions.size());
     check<UnsupportedError>(std::is_same_v<T, float>, type(), "parts of sequences must be f32: got bf16");

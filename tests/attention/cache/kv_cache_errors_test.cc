@@ -119,6 +119,7 @@ TEST(KVCache, ConfigsThatCannotBe) {
   refuses({.head_dim = 4, .capacity = 9, .pages = 2}, "pages is of a paged cache");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing, .capacity = 9, .window = 4}, "capacity is not of a ring");
   refuses({.head_dim = 4, .layout = CacheLayout::kRing, .window = 4, .first = -1}, "got -1");
+  refuses({.head_dim = 4, .storage = static_cast<CacheStorage>(9), .capacity = 9}, "values of their types: got 9");
   refuses({.head_dim = 4, .sequences = 3, .max_sequences = 2, .capacity = 9}, "max_sequences");
   // Sums and products that overflow.
   constexpr Index largest = std::numeric_limits<Index>::max(), large = Index{1} << 39;
