@@ -117,7 +117,7 @@ class QKV_API Mask {
   /// keep(b, h, i, j) = index[b, h, i, :] lists j: each query reads its own keys, and calls cost what is listed
   /// (docs/concepts/masks.md says when). index [B|1, H|Hkv|1, Tq, k], copied: keys in any order, each once, -1 for
   /// none. Its heads divide H: query head h reads list h / (H / heads). A key twice in a row, below -1, or not
-  /// below Tk is an OptionError.
+  /// below Tk (on a cache the sequence's own, unless the list stands in a union or beside another) is an OptionError.
   static Mask keys(View<const std::int32_t, 4> index);
 
   /// Any other rule: the callback is called for each pair that the other parts leave open. block_map(mask, sizes)

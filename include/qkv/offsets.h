@@ -26,6 +26,8 @@ class Offsets {
   Index operator[](std::size_t n) const { return narrow_ == nullptr ? wide_[n] : Index{narrow_[n]}; }
   Index front() const { return (*this)[0]; }
   Index back() const { return (*this)[size_ - 1]; }
+  const void* data() const { return narrow_ == nullptr ? static_cast<const void*>(wide_) : narrow_; }
+  Index element_bytes() const { return narrow_ == nullptr ? sizeof(Index) : sizeof(std::int32_t); }
   Offsets first(std::size_t n) const {
     Offsets some = *this;
     some.size_ = n;

@@ -102,7 +102,16 @@ bool share_byte(const NamedBox& a, const NamedBox& b) {
          Equation(a.box, b.box).reaches(static_cast<Index>(b.box.address - a.box.address));
 }
 
-/// Whether two indices of a box are one element. An axis that steps over all of the finer ones adds none.
+std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data(), box.rank); }
+
+}  // namespace
+
+bool overlaps(const StridedBox& a, const StridedBox& b) {
+  const NamedBox x("", a), y("", b);
+  return !x.empty && !y.empty && share_byte(x, y);
+}
+
+/// An axis that steps over all of the finer ones adds none.
 bool shows_twice(const StridedBox& box) {
   std::array<std::size_t, 4> order{};  // the axes by their strides, the finest first
   std::size_t axes = 0;
@@ -129,15 +138,6 @@ bool shows_twice(const StridedBox& box) {
     finer.sizes[axis] = box.sizes[axis];
   }
   return false;
-}
-
-std::string shape_of(const StridedBox& box) { return shape_text(box.sizes.data(), box.rank); }
-
-}  // namespace
-
-bool overlaps(const StridedBox& a, const StridedBox& b) {
-  const NamedBox x("", a), y("", b);
-  return !x.empty && !y.empty && share_byte(x, y);
 }
 
 void NamedBox::find_bytes() {
@@ -172,10 +172,17 @@ void check_reach(std::string_view function, std::string_view name, const Strided
       [&] { return shape_of(box); }, ", strides ", [&] { return shape_text(box.strides.data(), box.rank); });
 }
 
+void check_given(std::string_view function, const NamedBox& view) {
+  check<ShapeError>(
+      view.empty || view.box.address != 0, function, view.name, " has no memory: got ",
+      [&] { return shape_of(view.box); }, " at a null pointer");
+  check_reach(function, view.name, view.box);
+}
+
 void check_written(std::string_view function, const NamedBox& output) {
   const StridedBox& box = output.box;
   if (output.empty) return;
-  check_reach(function, output.name, output.box);
+  check_given(function, output);
   for (int axis = 0; axis < box.rank; ++axis) {
     const auto at = static_cast<std::size_t>(axis);
     check<ShapeError>(box.sizes[at] == 1 || box.strides[at] != 0, function, output.name,
@@ -193,7 +200,7 @@ void check_apart(std::string_view function, const NamedBox& output, const NamedB
 }
 
 void check_outputs(std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs) {
-  for (const NamedBox& input : inputs) check_reach(function, input.name, input.box);
+  for (const NamedBox& input : inputs) check_given(function, input);
   for (std::size_t n = 0; n < outputs.size(); ++n) {
     if (outputs[n].empty) continue;
     check_written(function, outputs[n]);

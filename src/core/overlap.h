@@ -40,7 +40,7 @@ struct StridedBox {
     for (int axis = 0; axis < rank; ++axis) {
       if (sizes[static_cast<std::size_t>(axis)] <= 0) return true;
     }
-    return false;
+    return rank == 0;  // not given
   }
 };
 
@@ -48,6 +48,9 @@ struct StridedBox {
 /// another with strides that do not divide (no tensor and no slice of one has such) may cost too much to decide; they
 /// count as overlapping.
 QKV_API bool overlaps(const StridedBox& a, const StridedBox& b);
+
+/// Whether two indices of a view are one element.
+QKV_API bool shows_twice(const StridedBox& box);
 
 /// A view with the name that an error text gives it, and its bytes from the first to the last, which each comparison
 /// with another view reads; of a view that reaches too far they mean nothing.
@@ -68,8 +71,11 @@ struct QKV_API NamedBox {
 /// ShapeError unless the number of elements and every distance within the view, in bytes, are at most 2^61.
 QKV_API void check_reach(std::string_view function, std::string_view name, const StridedBox& box);
 
-/// Throws ShapeError when a view reaches too far, or an output shows an element twice, or shares one with an input or
-/// with another output. Views that are null or empty are skipped. Allocates nothing.
+/// ShapeError for a view that has elements and no memory, or that reaches too far.
+QKV_API void check_given(std::string_view function, const NamedBox& view);
+
+/// Throws ShapeError when a view is not as check_given wants it, or an output shows an element twice, or shares one
+/// with an input or with another output. Empty views are skipped. Allocates nothing.
 QKV_API void check_outputs(
     std::string_view function, std::span<const NamedBox> outputs, std::span<const NamedBox> inputs);
 

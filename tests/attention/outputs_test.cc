@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "support/checks/expect.h"
+#include "support/errors.h"
 #include "support/isas.h"
 #include "support/part.h"
 
@@ -148,6 +149,72 @@ TYPED_TEST(Outputs, NanScoresGiveNanRowsAndNoOthers) {
       }
     });
   }
+}
+
+/// Whatever a call reads beside its tensors, an output over it is refused before anything is written; so is a tensor
+/// that has sizes and no memory.
+TEST(OutputsOfCalls, LieApartFromAllThatIsRead) {
+  constexpr Index length = 8;
+  Tensor<float> x({1, 1, length, 4}), packed({length, 1, 4}), rows({length, 1});
+  Tensor<Index> numbers({length});
+  const auto floats = [&](Index first) { return reinterpret_cast<float*>(numbers.data() + first); };
+  const auto refused = [](const auto& call, std::initializer_list<std::string_view> parts) {
+    expect_error<ShapeError>(call, parts);
+  };
+  const View<float, 4> over(floats(0), {1, 1, 1, 4});
+  const View<const float, 4> one = View<const float, 4>(x).sliced(2, 0, 1);
+  const KeyValue given = KeyValue::contiguous(x, x, {numbers.data(), 1}),
+                 paged = KeyValue::paged(x, x, {numbers.data(), {1, 1}}, {numbers.data() + 7, 1});
+  refused([&] { attention_forward(one, given, {.out = over}); }, {"out must share no element with lengths"});
+  refused([&] { attention_forward(one, paged, {.out = over}); }, {"out must share no element with the block table"});
+  const std::vector<std::int32_t> narrow = {0, length};
+  numbers.data()[7] = length;
+  const RaggedOffsets offsets{std::span<const Index>(numbers.data() + 6, 2), narrow};
+  const View<float, 2> over_rows(floats(4), {length, 1});
+  refused([&] { attention_varlen_forward(packed, packed, packed, {.out = packed.view<3>(), .lse = rows}, offsets); },
+      {"out must share no element with q"});
+  Tensor<float> out({length, 1, 4});
+  refused([&] { attention_varlen_forward(packed, packed, packed, {.out = out, .lse = over_rows}, offsets); },
+      {"lse must share no element with q_offsets: got lse [8, 1] and q_offsets [2]"});
+
+  // A capture's results are written, and replaced where they do not fit.
+  CaptureResult result;
+  result.column_mass = Tensor<double>({1, 1, length, length});
+  const Capture what{.column_mass = true};
+  Tensor<double> answer({1, 1, length, length});
+  const View<const double, 4> q = result.column_mass.view<4>();
+  refused(
+      [&] {
+        attention_forward(q, q, q, {.out = answer}, {.capture = {what, result}});
+      },
+      {"the result of a capture must share no element with q"});
+  const Capture gradient{.column_mass = true, .of = CaptureOf::kGradient};
+  const View<const double, 3> sums(answer.data(), {1, 1, length});
+  refused(
+      [&] {
+        attention_backward(answer, answer, answer, answer, sums, q, {}, {.capture = {gradient, result}});
+      },
+      {"the result of a capture must share no element with dout"});
+
+  const View<const float, 4> missing(nullptr, {1, 1, length, 4});
+  Tensor<float> good({1, 1, length, 4});
+  refused([&] { attention_forward(missing, x, x, {.out = good}); },
+      {"q has no memory: got [1, 1, 8, 4] at a null pointer"});
+  refused([&] { attention_forward(x, x, missing, {.out = good}); }, {"v has no memory"});
+  refused([&] { attention_forward(x, x, x, {.out = View<float, 4>(nullptr, good.view<4>().sizes())}); },
+      {"out has no memory"});
+  refused(
+      [&] {
+        attention_forward(x, x, x, {.out = good}, {.bias = View<const float, 4>(nullptr, {1, 1, 8, 8})});
+      },
+      {"bias has no memory"});
+  const Mask mask = Mask::keep(View<const std::uint8_t, 4>(nullptr, {1, 1, length, length}));
+  refused([&] { attention_forward(x, x, x, {.out = good}, {.mask = mask}); }, {"the mask has no memory"});
+  refused(
+      [&] {
+        KeyValue::paged(x, x, {nullptr, {1, 1}}, {numbers.data() + 7, 1});
+      },
+      {"the block table has no memory"});
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Backward attention of a dense and of a ragged batch: checks.
 #include "attention/backward/backward_driver.h"
 #include "attention/backward/shared_gradients.h"
-#include "attention/call/masks_apart.h"
+#include "attention/call/memory_checks.h"
 #include "attention/capture/capture.h"
 #include "attention/plan/part_rows.h"
 
@@ -9,9 +9,10 @@ namespace qkv::inline v0 {
 namespace {
 
 /// Throws ShapeError unless everything has the sizes of the call and no gradient shares memory; in a ragged batch,
-/// whose tokens are [total, H, ..], p is the problem of all.
-void check_gradients(
-    const char* function, const Problem& p, bool ragged, const BackwardInputs& in, const Gradients& g) {
+/// which has `offsets` and whose tokens are [total, H, ..], p is the problem of all.
+void check_gradients(const char* function, const Problem& p, const RaggedOffsets* offsets, const BackwardInputs& in,
+    const Gradients& g, const AttentionOptions& options) {
+  const bool ragged = offsets != nullptr;
   const auto check_rows = [&](const char* name, const AnyView& x, Index heads, Index length, Index width) {
     ragged ? check_sizes(function, name, x, length, heads, width)
            : check_sizes(function, name, x, p.batch, heads, length, width);
@@ -41,11 +42,10 @@ void check_gradients(
   check_shared_gradients(function, p, g);
   const NamedBox outputs[] = {{"dq", g.dq}, {"dk", g.dk}, {"dv", g.dv}, {"dk_sums", g.dk_sums}, {"dv_sums", g.dv_sums},
       {"dbias", g.dbias}, {"dsinks", g.dsinks}, {"dposition_bias", g.dposition_bias}};
-  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k}, {"v", p.keys.v}, {"bias", p.bias}, {"out", in.out},
-      {"lse", in.lse}, {"dout", in.dout}, {"dlse", g.dlse}, {"lse_low", g.lse_low}, {"sinks", p.sinks},
-      {"position_bias", p.position_table()}};
-  check_outputs(function, outputs, inputs);
-  check_apart_from_masks(function, p, outputs);
+  const Offsets none, &queries = ragged ? offsets->q_offsets : none, &keys = ragged ? offsets->kv_offsets : none;
+  const NamedBox inputs[] = {{"out", in.out}, {"lse", in.lse}, {"dout", in.dout}, {"dlse", g.dlse},
+      {"lse_low", g.lse_low}, {"q_offsets", box_of(queries)}, {"kv_offsets", box_of(keys)}};
+  check_memory(function, p, options.mask.node(), outputs, inputs, written_results(options, true));
 }
 
 /// By a call on whole strips. The rows that are added have lse = inf, so that their weights are 0.
@@ -70,7 +70,7 @@ void backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyVie
   Problem p = make_dense_problem(function, q, {k, v}, options, context, memory);
   p.use_sum_tiles();
   const BackwardInputs inputs{out, lse, dout};
-  check_gradients(function, p, false, inputs, gradients);
+  check_gradients(function, p, nullptr, inputs, gradients, options);
   Gradients wanted = gradients;  // one view each of dk and dv, whose type says whether sums are rounded
   if (!gradients.dk_sums.is_null()) wanted.dk = gradients.dk_sums;
   if (!gradients.dv_sums.is_null()) wanted.dv = gradients.dv_sums;
@@ -89,7 +89,7 @@ void varlen_backward(const AnyView& q, const AnyView& k, const AnyView& v, const
   constexpr const char* function = "attention_varlen_backward";
   RaggedCall r(function, q, k, v, offsets, options, context);
   r.use_sum_tiles();
-  check_gradients(function, r.all, true, {out, lse, dout}, gradients);
+  check_gradients(function, r.all, &offsets, {out, lse, dout}, gradients, options);
   Gradients of_batch = gradients;
   for (AnyView* each : {&of_batch.dq, &of_batch.dk, &of_batch.dv, &of_batch.dlse}) *each = as_one_sequence(*each);
   backward_batch(Batch(r), {as_one_sequence(out), as_one_sequence(lse), as_one_sequence(dout)}, of_batch, context);

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "attention/backward/shared_gradients.h"
+#include "attention/call/memory_checks.h"
 #include "attention/call/row_lse.h"
 #include "attention/forward/saved_rows.h"
 
@@ -50,10 +51,8 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
     Problem& p = problem.p;
     p.use_sum_tiles();
     const NamedBox boxes[] = {{"dq", wanted.dq}};
-    const NamedBox read[] = {{"q", given_q}, {"bias", p.bias}, {"sinks", p.sinks},
-        {"position_bias", p.position_table()}, {"out", in.out}, {"lse", in.lse}, {"dout", in.dout},
-        {"dlse", wanted.dlse}};
-    check_outputs(kBackward, boxes, read);
+    const NamedBox read[] = {{"out", in.out}, {"lse", in.lse}, {"dout", in.dout}, {"dlse", wanted.dlse}};
+    check_memory(kBackward, p, p.mask.node, boxes, read);
     gradients.dq = dq.wide();
     gradients.dlse = dlse.wide();
     gradients.accumulate = wanted.accumulate;

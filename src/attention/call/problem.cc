@@ -101,6 +101,7 @@ void check_bias_sizes(
 void check_position_bias(const char* function, const Problem& p, Index q_len, Index kv_len) {
   const PositionBias& bias = *p.position_bias;
   if (bias.is_none()) return;
+  check_given(function, {"position_bias", p.position_table()});
   const bool wide = p.q.type == StoredType::kF64;
   check<OptionError>((wide ? bias.table().f32.is_null() : bias.table().f64.is_null()), function,
       "the table of position_bias must have the element type of q, or float where that has 16 bits");

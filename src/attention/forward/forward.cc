@@ -12,7 +12,7 @@ constexpr const char* kForward = "attention_forward";
 /// A call on dense tensors or a cache.
 void compute(const Problem& p, const Outputs& outputs, const AttentionOptions& options, Context& context) {
   check_asked_for(kForward, p, outputs, options);
-  check_outputs_of(kForward, p, outputs);
+  check_outputs_of(kForward, p, outputs, written_results(options, false));
   with_sums(p.q.type, [&]<class Sum>(Sum) {
     CaptureJob<Sum> capture(kForward, p, options.capture, false);
     const StripRows strips = rows_of_forward(p, is_asked_for(outputs.out), is_asked_for(outputs.weights));
@@ -61,9 +61,8 @@ void varlen_forward(const AnyView& q, const AnyView& k, const AnyView& v, const 
         weights.stride(0) == 1 || count <= 1, function, "weights must have stride 1: got ", weights.stride(0));
   }
   const NamedBox boxes[] = {{"out", outputs.out}, {"lse", outputs.lse}, {"weights", weights}};
-  const NamedBox inputs[] = {
-      {"q", q}, {"k", k}, {"v", v}, {"bias", p.bias}, {"sinks", p.sinks}, {"position_bias", p.position_table()}};
-  check_outputs(function, boxes, inputs);
+  const NamedBox inputs[] = {{"q_offsets", box_of(offsets.q_offsets)}, {"kv_offsets", box_of(offsets.kv_offsets)}};
+  check_memory(function, p, options.mask.node(), boxes, inputs);
   with_sums(q.type, [&]<class Sum>(Sum) {
     forward_batch<Sum>(Batch(r),
         {as_one_sequence(outputs.out), as_one_sequence(outputs.lse), weights, outputs.kind, {}}, nullptr, context);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "attention/call/masks_apart.h"
+#include "attention/call/memory_checks.h"
 
 namespace qkv::inline v0 {
 
@@ -26,7 +26,8 @@ inline void check_asked_for(
 }
 
 /// Throws ShapeError unless outputs are null or have the call's sizes, or where one shares memory with another tensor.
-inline void check_outputs_of(const char* function, const Problem& p, const Outputs& outputs) {
+inline void check_outputs_of(
+    const char* function, const Problem& p, const Outputs& outputs, const CaptureResult* results = nullptr) {
   if (is_asked_for(outputs.out)) check_sizes(function, "out", outputs.out, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   if (is_asked_for(outputs.weights)) {
     check_sizes(function, "weights", outputs.weights, p.batch, p.num_heads, p.q_len, p.kv_len);
@@ -37,10 +38,7 @@ inline void check_outputs_of(const char* function, const Problem& p, const Outpu
   }
   const NamedBox boxes[] = {
       {"out", outputs.out}, {"lse", outputs.lse}, {"lse_low", outputs.lse_low}, {"weights", outputs.weights}};
-  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k_memory()}, {"v", p.keys.v_memory()}, {"bias", p.bias},
-      {"sinks", p.sinks}, {"position_bias", p.position_table()}};
-  check_outputs(function, boxes, inputs);
-  check_apart_from_masks(function, p, boxes);
+  check_memory(function, p, p.mask.node, boxes, {}, results);
 }
 
 }  // namespace qkv::inline v0

@@ -76,6 +76,17 @@ AnyView KeySource::memory(const AnyView& x, KeyValue::Matrix KeyValue::Parts::*w
   return all;
 }
 
+View<const Index, 1> KeySource::lengths_memory() const {
+  if (!is_given() || cache_->parts().lengths == nullptr) return {};
+  return {cache_->parts().lengths, {cache_->batch()}};
+}
+
+View<const Index, 2> KeySource::table_memory() const {
+  if (!is_given() || cache_->parts().pages == nullptr) return {};
+  const KeyValue::Parts& p = cache_->parts();
+  return {p.pages, {p.batch, p.num_pages}, {p.pages_stride, 1}};
+}
+
 HeadKeys KeySource::head(Index b, Index g) const {
   const auto dense = [&](const AnyView& x) {  // null stays null, whatever its strides
     return x.data == nullptr ? KeyMatrix{} : KeyMatrix{x.at(b, g), nullptr, 0, x.stride(2), 0};

@@ -28,6 +28,8 @@ class KeySource {
   /// The caller's memory that is read; null: a KVCache's own.
   AnyView k_memory() const { return memory(k, &KeyValue::Parts::k); }
   AnyView v_memory() const { return memory(v, &KeyValue::Parts::v); }
+  View<const Index, 1> lengths_memory() const;
+  View<const Index, 2> table_memory() const;
   StoredType type() const { return type_; }
   /// Keys of sequence b.
   Index length(Index b) const { return cache_ == nullptr ? kv_len_ : cache_->length(b); }
@@ -39,6 +41,8 @@ class KeySource {
   HeadKeys rows(Index b, Index g, Index* keys, Index count) const;
 
  private:
+  /// Whether the cache is the caller's memory.
+  bool is_given() const { return cache_ != nullptr && cache_->parts().given_pages > 0; }
   AnyView memory(const AnyView& x, KeyValue::Matrix KeyValue::Parts::*which) const;
 
   const KeyValue* cache_ = nullptr;

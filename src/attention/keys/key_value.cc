@@ -64,6 +64,7 @@ KeyValue KeyValue::paged_of(
   KeyValue::Parts p = parts_of(function, k, v);
   check<ShapeError>(table.size(1) <= 1 || table.stride(1) == 1, function,
       "the last axis of the block table must have stride 1: got ", table.stride(1));
+  check_given(function, {"the block table", table});
   p.batch = table.size(0);
   p.pages = table.data();
   p.pages_stride = table.stride(0);

@@ -7,6 +7,7 @@
 
 #include "attention/mask/summary.h"
 #include "core/check.h"
+#include "core/overlap.h"
 #include "core/threads/callback_error.h"
 
 namespace qkv::inline v0 {
@@ -51,6 +52,7 @@ class Dense final : public DenseLeaf {
           [&] { return std::string(given_axes().letters); }, ": got ", [&] { return given_shape(); },
           " for [B, H, Tq, Tk] ", [&] { return shape_text(wanted.data(), 4); });
     }
+    check_given(function, {"the mask", dense().values});
   }
 
  private:

@@ -358,6 +358,7 @@ void mask_rows(const Mask& mask, const std::array<Index, 4>& sizes, Index b, Ind
   check_mask(mask, bound.extent, "mask_rows");
   check<ShapeError>(keep.size(0) == static_cast<Index>(rows.size()) && keep.size(1) == sizes[3], "mask_rows",
       "keep must be [n, Tk] = [", rows.size(), ", ", sizes[3], "]: got ", keep);
+  check_written("mask_rows", {"keep", keep});
   check<ShapeError>(
       b >= 0 && b < sizes[0] && h >= 0 && h < sizes[1], "mask_rows", "there is no sequence ", b, " or head ", h);
   for (Index n = 0; n < keep.size(0); ++n) {

@@ -2,9 +2,9 @@
 #include <new>
 
 #include "attention/backward/shared_gradients.h"
+#include "attention/call/memory_checks.h"
 #include "attention/second_order/second_order_job.h"
 #include "core/check.h"
-#include "core/overlap.h"
 #include "core/threads/region.h"
 #include "core/threads/scratch.h"
 #include "kernels/carver.h"
@@ -117,11 +117,10 @@ template <class T> void jvp(const View<const T, 4>& q, const View<const T, 4>& k
   check_rows(function, "tlse", tlse, p.batch, p.num_heads, p.q_len);
   if (!tout.is_null()) check_sizes(function, "tout", tout, p.batch, p.num_heads, p.q_len, p.v_head_dim);
   const NamedBox outputs[] = {{"tout", tout}, {"tlse", tlse}};
-  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k}, {"v", p.keys.v}, {"bias", p.bias}, {"sinks", p.sinks},
-      {"position_bias", p.position_table()}, {"lse", lse}, {"the tangent of q", tangents.q},
-      {"the tangent of k", tangents.k}, {"the tangent of v", tangents.v}, {"the tangent of the bias", tangents.bias},
+  const NamedBox inputs[] = {{"lse", lse}, {"the tangent of q", tangents.q}, {"the tangent of k", tangents.k},
+      {"the tangent of v", tangents.v}, {"the tangent of the bias", tangents.bias},
       {"the tangent of the sinks", tangents.sinks}, {"the tangent of the position bias", tangents.position_bias}};
-  check_outputs(function, outputs, inputs);
+  check_memory(function, p, p.mask.node, outputs, inputs);
   const AttentionSecondGradients<T> none{};
   run<T>({p, for_element<T>(p.tables->second_order), tangents, {p, {}, lse, {}, {}}, tout, tlse, none,
              BiasGradient<T>({}, p), {}},
@@ -151,11 +150,10 @@ template <class T> void double_backward(const View<const T, 4>& q, const View<co
       "gposition_bias must be the position bias's [rows, H]: got ", g.gposition_bias);
   const NamedBox outputs[] = {{"gposition_bias", g.gposition_bias}, {"gq", g.gq}, {"gk", g.gk}, {"gv", g.gv},
       {"gdout", g.gdout}, {"gbias", g.gbias}, {"gdlse", g.gdlse}, {"gsinks", g.gsinks}};
-  const NamedBox inputs[] = {{"q", p.q}, {"k", p.keys.k}, {"v", p.keys.v}, {"bias", p.bias}, {"sinks", p.sinks},
-      {"position_bias", p.position_table()}, {"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", g.dlse},
-      {"ddq", cotangents.q}, {"ddk", cotangents.k}, {"ddv", cotangents.v}, {"ddbias", cotangents.bias},
-      {"ddsinks", cotangents.sinks}, {"ddposition_bias", cotangents.position_bias}};
-  check_outputs(function, outputs, inputs);
+  const NamedBox inputs[] = {{"out", out}, {"lse", lse}, {"dout", dout}, {"dlse", g.dlse}, {"ddq", cotangents.q},
+      {"ddk", cotangents.k}, {"ddv", cotangents.v}, {"ddbias", cotangents.bias}, {"ddsinks", cotangents.sinks},
+      {"ddposition_bias", cotangents.position_bias}};
+  check_memory(function, p, p.mask.node, outputs, inputs);
   zero_all(g.gposition_bias);
   zero_all(g.gsinks);
   const BiasGradient<T> bias(g.gbias, p);

@@ -28,6 +28,16 @@ TEST(MaskErrors, NumbersThatCanNeverBeRight) {
   expect_error<OptionError>([] { Mask::global_columns(Values{kLargest}); }, {"position", "9223372036854775807"});
 }
 
+TEST(MaskErrors, WhatIsWrittenIsNotShownTwice) {
+  std::uint8_t one = 0;
+  const Values rows{0, 1};
+  expect_error<ShapeError>(
+      [&] {
+        mask_rows(Mask::causal(), {1, 1, 2, 2}, 0, 0, rows, View<std::uint8_t, 2>(&one, {2, 2}, {0, 0}));
+      },
+      {"[mask_rows] keep is written"});
+}
+
 TEST(MaskErrors, Documents) {
   const auto documents = [](const Values& q, const Values& k) { return [=] { Mask::documents(q, k); }; };
   expect_error<OptionError>(documents({}, {0}), {"[Mask::documents]", "q_offsets"});
