@@ -1,8 +1,6 @@
 """`pytest --qkv FOLDER`: each Python file is a test, judged by `qkv judge` in a process of its own. Lies beside the package qkv, since
 pytest imports this file whatever it runs."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Iterator
 from typing import Any

@@ -9,8 +9,6 @@ Attention written by hand: :func:`judge`. What a model's heads do, and what it s
 PyTorch: ``qkv.torch``; JAX: ``qkv.jax``; Hugging Face: ``qkv.transformers``. Each is imported when it is first used.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -1,8 +1,6 @@
 """``python -m qkv`` and the command ``qkv``: both run the C++ tool that is part of the package. One command is Python's, since it runs
 PyTorch's models: ``explore`` (_explore/command.py)."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

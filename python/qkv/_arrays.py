@@ -3,8 +3,6 @@
 NumPy is always there. PyTorch and JAX are asked for only when an array of theirs comes in, so importing qkv imports neither.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 import reprlib

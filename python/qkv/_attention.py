@@ -11,8 +11,6 @@ PyTorch's and JAX's derivatives do not go through these functions: use qkv.torch
 Vaswani 2017 (arXiv:1706.03762) eq. 1; Dao 2023 (2307.08691).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

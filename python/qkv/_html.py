@@ -1,7 +1,5 @@
 """Tables: as HTML for notebooks, as text for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any

@@ -1,7 +1,5 @@
 """What is done to modules of other packages once they have been imported."""
 
-from __future__ import annotations
-
 import importlib.machinery
 import re
 from collections.abc import Callable, Sequence

@@ -1,8 +1,6 @@
 """Linear attention, O(T D Dv): softmax's exp(q.k) is replaced by a product of feature maps. Formulas:
 qkv/linear_attention.h."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple

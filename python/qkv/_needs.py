@@ -1,7 +1,5 @@
 """Libraries that parts of this package need and may not have."""
 
-from __future__ import annotations
-
 import importlib
 
 

@@ -1,8 +1,6 @@
 """How an object of the extension was made, so that pickle and copy.deepcopy can make it again. Arrays that are only borrowed (dense
 masks, tables) are kept as they are; lists of numbers, which the extension copies, are copied."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 _nn's form of a tensor is (name, dtype, sizes, bytes): dtype as safetensors writes it ("F32"), bytes an array of uint8.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Captures of attention while it runs. They never change the answer, bit for bit. Nothing of size Tq x Tk is made."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Not supported: sharded checkpoints, pickles. Format: github.com/huggingface/safetensors.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Any

@@ -10,8 +10,6 @@ Works under jit, grad, value_and_grad, vjp, vmap, checkpoint, scan and shard_map
 devices other than CPUs (XLA then says that it has no such target).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from functools import cache, partial

@@ -1,7 +1,5 @@
 """Ragged batches: sequences of different lengths one behind the other, marked by offsets instead of padding."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 Through the bindings options and arrays arrive; the kernels' numbers are C++'s.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Files of the explorer (docs/explorer-file.md), their pages, and a browser that forgives nothing."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import importlib.util

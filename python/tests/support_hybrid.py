@@ -1,7 +1,5 @@
 """Small random models of transformers with linear attention or state spaces, beside attention or alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Shared by the tests of the runner."""
 
-from __future__ import annotations
-
 import textwrap
 from pathlib import Path
 from typing import Any

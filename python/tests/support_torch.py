@@ -4,8 +4,6 @@ form) and on qkv, values and gradients, and a bound computed from the three. A c
 error(naive) the largest of the tensor. Gradients likewise. In float64 the naive form is the truth; its error is float32's, scaled.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence

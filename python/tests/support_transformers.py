@@ -1,7 +1,5 @@
 """Small random models of transformers, and what they compute: logits and gradients against eager attention in float64."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

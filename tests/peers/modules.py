@@ -5,8 +5,6 @@ fla: the modules `naive`, fla.utils' assert_close, gates. xformers 0.0.35: creat
 every bias, on the CPU, under the names cutlass, flash and triton_splitk; what its tests call beside (xformers_utils.py).
 """
 
-from __future__ import annotations
-
 import ast
 import math
 import os

@@ -8,8 +8,6 @@ commit; exit code 77 without a network.
 A fixed random sample of the cases runs; 0: all.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import collections

@@ -1,7 +1,5 @@
 """What xformers' tests import from tests/utils.py, which its source distribution lacks: marks, a comparison; the references are its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@ what ends leaves no process, no temporary file, no part of an output; all of a c
 interrupted.py --tool build/release/qkv --rounds N [--first SEED], by a Python that has the package: explore and what is judged run under it.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

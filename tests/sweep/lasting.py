@@ -1,7 +1,5 @@
 """Many calls of one process, as a server or a notebook makes them: after ten of each kind, what it holds is bounded. lasting.py --calls N."""
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import gc

@@ -4,8 +4,6 @@ family is the same everywhere; without a family, those of FAMILIES in turn. With
 (scripts/sweep).
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from multiprocessing import get_context

@@ -2,8 +2,6 @@
 et al. 2022, arXiv:2209.11895).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

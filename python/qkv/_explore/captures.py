@@ -1,8 +1,6 @@
 """Captures of a model's attention: tables, kinds of heads, maps, and the explorer's page.
 """
 
-from __future__ import annotations
-
 import os
 import textwrap
 from collections import Counter

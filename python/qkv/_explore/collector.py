@@ -1,8 +1,6 @@
 """Captures the calls of a running PyTorch model.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

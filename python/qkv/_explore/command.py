@@ -1,7 +1,5 @@
 """`python -m qkv explore`: arguments, errors in one line, what is printed and written."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

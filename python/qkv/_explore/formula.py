@@ -7,8 +7,6 @@ A mask remembers how it was made (_recipes.py): where the queries stand and wher
 that each query sees as an interval, or, where they are none, in the bias of every pair.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,6 @@
 who calls (qkv.transformers, qkv.torch), files (file.py).
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Models that transformers loads, by name or folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

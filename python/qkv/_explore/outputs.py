@@ -2,8 +2,6 @@
 architecture needs to be known by name, and a model that changes the result first (a gate) is refused rather than misread.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

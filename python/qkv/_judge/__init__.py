@@ -1,8 +1,6 @@
 """qkv.judge: names the mistake in attention written by hand. The runner (runner/) finds, fills and calls the code; the engine
 makes the probes and the verdict."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The forms, each with its own names and defaults. Their common part is Layer's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ._attention import Layer

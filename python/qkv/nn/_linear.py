@@ -5,8 +5,6 @@ library. Sums are float32, y and dx are rounded once, parameter gradients are fl
 them, otherwise widened rows. Bits are the same for any number of threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

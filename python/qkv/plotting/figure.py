@@ -3,8 +3,6 @@
 matplotlib is imported by the functions, since it may not be installed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -10,8 +10,6 @@ Functions only: modules and layers of these packages are not imitated. A package
 computed raises NotImplementedError at the call, naming the argument; docs/standins.md lists which of their own tests pass.
 """
 
-from __future__ import annotations
-
 from .._needs import need
 
 need("qkv.standins", "torch")

@@ -1,7 +1,5 @@
 """`python -m qkv.standins SCRIPT [OPTIONS]`: runs a script, or with -m a module, with every stand-in installed."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import runpy

@@ -4,8 +4,6 @@ A window is (left, right), -1 unbounded, of a diagonal that ends at the last que
 (top left). Every class is a row of _ROWS; what they do is written once. All lies on the CPU: `device` and `to` change nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence

@@ -4,8 +4,6 @@ Each stand-in is one module of this folder, which has MODULES: for every module 
 they are imported; importlib.metadata answers for them too, because programs ask it which version there is.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.abc
 import importlib.machinery

@@ -1,7 +1,5 @@
 """What stand-ins share: what they refuse (tensors of other devices or types, arguments that are not computed), and functions by name."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -5,8 +5,6 @@ rows or groups of their numbers, beside a gate.
     out = norm(x) weight + bias, times silu(z)              norm_before_gate=False: norm(x silu(z)) weight + bias
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

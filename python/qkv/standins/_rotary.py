@@ -4,8 +4,6 @@ x is [B, T, H, D], or packed [total, H, D] with cu_seqlens; interleaved: neighbo
 offsets are a tensor, a token behind the tables' last position stays as it is, as there. Differentiable in x.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ It asks functions that it has imported into several of its modules and a table. 
 installed, whether transformers is imported before or after; refuse() puts everything back.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ leaves it, is read where it lies, and the result has that memory.
 Beyond the package: any width, float64, states and gradients of states on every layout.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

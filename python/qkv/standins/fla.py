@@ -7,8 +7,6 @@ float64), and so are states. Beyond the package: float32 and float64 everywhere,
 changes no result; fused_chunk_gla and fused_chunk_delta_rule, which the package gave up, are their chunk forms.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import warnings

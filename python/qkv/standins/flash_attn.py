@@ -5,8 +5,6 @@ bottom right, a query that may attend nothing gives 0 (its lse is -inf, there +i
 on num_splits or deterministic. S_dmask holds the weights, negative where dropout took them out.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Rows [B, C, T] whose channels lie innermost are read where they lie. Beyond the 
 Mamba-1 has no kernel: it is computed token by token in PyTorch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

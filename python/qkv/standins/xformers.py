@@ -5,8 +5,6 @@ of a head, any strides, float64, gradients of a tensor bias; a query that may at
 there, changes nothing. lse is [B, H, Mq], of five axes [B, G, H, Mq], of packed sequences packed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@
 There are no kernels for other devices (enable() leaves those to PyTorch).
 """
 
-from __future__ import annotations
-
 from .._needs import need
 
 need("qkv.torch", "torch")

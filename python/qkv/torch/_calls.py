@@ -5,8 +5,6 @@ All tensors are 4-D and lie on the CPU, the last axis of stride 1: q [B, H, Tq, 
 of what they belong to: out and dq that of q, so that [B, T, H, D] memory stays so and merging heads copies nothing.
 """
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any

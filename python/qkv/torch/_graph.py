@@ -11,8 +11,6 @@ half as much as an operator.
     Attend, attend_with_lse, attend_with_weights     eager, of a Rules: what flex_attention can say
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any

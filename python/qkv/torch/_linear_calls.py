@@ -7,8 +7,6 @@ begins and the last ends (B = 1). Sums, and states, are float32 (float64 for flo
 sqrt(|x|^2 + 1e-6).
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Iterator, Sequence

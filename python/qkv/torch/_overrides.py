@@ -3,8 +3,6 @@ are understood; a TorchFunctionMode, and objects that are no tensors (torch.fx's
 other classes are refused: what lies in their memory need not be what they mean.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -4,8 +4,6 @@ x [M, K], weight [N, K], y [M, N] of one type, float32 or bfloat16, bias [N] flo
 number of rows beside it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Channels lie innermost: u, dt, x [B, T, C]. 16-bit tensors are widened; sums and states are float32 (float64 for float64).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

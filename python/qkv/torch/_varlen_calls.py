@@ -5,8 +5,6 @@ q, out [total_q, H, D|Dv], k, v [total_k, Hkv, D|Dv] (pages: [pages, page_size, 
 Each function is passed PACKED tensors and then Rules. Tokens behind the last sequence: out 0, lse -inf, gradients 0.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ A thread of each rank says that its process lives, however long its work takes: 
 ask, so one that has done its work may leave.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -13,8 +13,6 @@ once, one byte per pair, and kept until its mask_mod, or a tensor that this capt
 kernel_options change nothing. Not supported: paged attention, max_scores, torch.compile (there is a graph break, and the call runs eagerly).
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence

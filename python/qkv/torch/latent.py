@@ -2,8 +2,6 @@
 norms and rotary positions around it, which stay the model's.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -6,8 +6,6 @@ Yang 2024 (arXiv:2412.06464): exp(g[t]) is a number. Kimi Team 2025 (arXiv:2510.
 are bit-identical for any number of threads; a sequence of a pack has the bits that it has alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Mamba's selective scan and the short convolution before it, on qkv's kernels, for tensors on the CPU."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad

@@ -5,8 +5,6 @@ nothing; dropout draws another pattern (torch.manual_seed reproduces it all the 
 ArgumentError, a ValueError and a RuntimeError.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

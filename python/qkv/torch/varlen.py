@@ -2,8 +2,6 @@
 PyTorch lacks there. Packed sequences, one behind the other; nothing is padded, memory is O(total tokens).
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -13,8 +13,6 @@ other than the CPU; models with an attention of their own. output_attentions=Tru
 capture_attention shows the same without them.
 """
 
-from __future__ import annotations
-
 from .._needs import need
 
 need("qkv.transformers", "transformers", "torch")

@@ -1,7 +1,5 @@
 """transformers' AttentionInterface on qkv's kernels, with its backward."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Captures of every layer and head of a Hugging Face model while it runs.
 """
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import sys

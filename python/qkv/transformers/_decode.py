@@ -2,8 +2,6 @@
 Llama's, Mistral's, Qwen2's or Qwen3's code, as it is in more than thirty modelling files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

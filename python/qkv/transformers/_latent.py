@@ -3,8 +3,6 @@ r of each token alone, and the attention takes the form with fewer operations. N
 the models do; where the method is replaced (_modelling.py).
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -5,8 +5,6 @@ Each function takes the original and returns its replacement, which computes wha
 tensors on the CPU, and leaves other devices and torch.export to the original.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable

@@ -3,8 +3,6 @@ call, so that models built before take part. Files that are imported later are c
 a model (trust_remote_code).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

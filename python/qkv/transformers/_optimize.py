@@ -1,7 +1,5 @@
 """Linear layers, GELU and SiLU of a model on qkv's kernels instead of PyTorch's."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

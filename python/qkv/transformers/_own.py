@@ -4,8 +4,6 @@ Each function takes a method of the modelling file and returns its replacement, 
 chose "qkv" (its mask says so), and is the original otherwise.
 """
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable

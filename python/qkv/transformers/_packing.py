@@ -1,7 +1,5 @@
 """Tokens of a padded batch in one row: where they were, and attention of each text alone. What runs in this context."""
 
-from __future__ import annotations
-
 import functools
 from contextvars import ContextVar
 from typing import Any

@@ -5,8 +5,6 @@ embedding, all layers run on one row of them, [1, tokens, E], each text attends 
 that the caller expects. Only what the model's own modules return is touched; no weight and no class changes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

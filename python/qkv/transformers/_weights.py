@@ -3,8 +3,6 @@
 transformers asks in two ways: an argument that models pass down to their layers, and a collector that takes what the layers return.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

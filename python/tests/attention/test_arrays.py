@@ -1,8 +1,6 @@
 """Arrays accepted and refused: libraries, element types, devices, strides, read-only results; each error says what to
 do."""
 
-from __future__ import annotations
-
 import array
 import sys
 from typing import Any

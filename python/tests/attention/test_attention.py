@@ -1,8 +1,6 @@
 """qkv.attention and attention_backward on NumPy arrays: every option arrives, shapes, strides, results. Against the formula in float64; gradients against
 differences of forward."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

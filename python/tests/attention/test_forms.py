@@ -1,7 +1,5 @@
 """Masks, lists of keys, caches, ragged batches, linear attention and rotary positions as Python calls them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import qkv

@@ -1,8 +1,6 @@
 """layout="bthd": [B, T, H, D], FlashAttention's and JAX's order, gives what [B, H, T, D] gives; and where tokens that stand before
 heads are noticed."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

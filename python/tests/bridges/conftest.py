@@ -1,7 +1,5 @@
 """Each file begins registered as support_transformers.py does it, whatever the file before it left."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

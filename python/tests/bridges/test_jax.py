@@ -1,8 +1,6 @@
 """qkv.jax: outputs and gradients have the bits of NumPy's, under jit; vmap, scan, shard_map; against jax.nn.dot_product_attention.
 """
 
-from __future__ import annotations
-
 import pathlib
 import shutil
 import subprocess

@@ -1,8 +1,6 @@
 """Layers of qkv.nn with the weights of Hugging Face's attention modules: every scaling of rotary positions, norms of q and k, partial and interleaved
 rotation, BERT; outputs, weights and gradients. Slopes of ALiBi, buckets of T5."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

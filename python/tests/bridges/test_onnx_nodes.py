@@ -3,8 +3,6 @@ the onnx package, computed by qkv: inputs, expected outputs and tolerances are t
 reason; a new test of theirs must be computed or listed.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from typing import Any

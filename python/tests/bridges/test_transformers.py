@@ -2,8 +2,6 @@
 downloaded weights, masks (test_transformers_masks.py), captures (test_transformers_capture.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

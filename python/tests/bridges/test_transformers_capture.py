@@ -1,7 +1,5 @@
 """Captures of qkv.transformers.capture_attention, against the weights of transformers' eager attention."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A generated token's attention in one call: the same bits as by transformers' own steps, wherever that call is taken."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

@@ -2,8 +2,6 @@
 cache; that decoding is absorbed.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator
 from typing import Any

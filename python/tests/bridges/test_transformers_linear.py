@@ -2,8 +2,6 @@
 in float64 and against transformers' own functions; packed sequences; what is replaced and put back.
 """
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

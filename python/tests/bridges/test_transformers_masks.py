@@ -1,7 +1,5 @@
 """qkv.transformers.model_mask against transformers' own masks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

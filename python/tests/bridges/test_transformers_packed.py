@@ -1,8 +1,6 @@
 """Hugging Face's flattening collator through qkv.transformers, from the collator on: the logits, loss and gradients of sequences
 that are packed into one row are those of each sequence alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

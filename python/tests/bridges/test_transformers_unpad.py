@@ -1,8 +1,6 @@
 """qkv.transformers.unpad and optimize: encoders on tokens alone, against the same model with padding; the bits of a text, alone and in a
 batch; what is refused."""
 
-from __future__ import annotations
-
 import copy
 import io
 import math

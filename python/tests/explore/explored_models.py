@@ -1,7 +1,5 @@
 """Small models of real architectures that captures are taken of (support_transformers.py), and what their eager attention gives."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from typing import Any

@@ -1,7 +1,5 @@
 """Heads cut and patched: against models whose projection has these rows zeroed, or is given other numbers by hand."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`python -m qkv explore`: what it prints and writes, its errors in one line, its exit codes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

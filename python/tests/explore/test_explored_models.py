@@ -2,8 +2,6 @@
 error(eager, float32) + 4 eps A, against eager in float64; A is the weight with room for the rounding of its scores (support.py). Pages in
 Chromium open without a complaint and compute those weights from q, k and lse."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from collections.abc import Iterator

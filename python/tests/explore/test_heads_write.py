@@ -1,8 +1,6 @@
 """What heads write, of every architecture, against its definition in float64: projections by their names, values from attention's weights and
 result, the final norm and the unembedding by their formulas."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

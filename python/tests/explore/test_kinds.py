@@ -2,8 +2,6 @@
 behind them are those of whole rows of weights.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

@@ -1,7 +1,5 @@
 """The live page: what it computes, and that it answers nobody but its own page."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

@@ -1,8 +1,6 @@
 """qkv.torch.capture: what it captures of any model, that it changes nothing, and what it says of calls that it cannot capture.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Attribution, cuts and patches against TransformerLens, where it is installed: its definitions are what the field's papers use."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

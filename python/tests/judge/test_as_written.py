@@ -1,8 +1,6 @@
 """Layers as people write them: what they return, where their heads come from, what they keep in functions. Each is right, or wrong in one
 way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls in the form that code wants: its mask's shape, type and meaning; slice by slice, where it takes no batch."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls: gradients by value, state, training mode, steps with a cache, training steps; what fails and what is not filled in."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The runner's safetensors files: read back as written, and by the format's own library."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Classes and functions found in a file, and their tasks."""
 
-from __future__ import annotations
-
 import copy
 import re
 from pathlib import Path

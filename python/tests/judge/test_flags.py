@@ -2,8 +2,6 @@
 complex buffers, norms inside a layer, functions that a compiler made. What shows at other sizes, in other calls, in training, and by what
 the file says: right only as far as the first call goes. What no probe asks stands in the first line, or in a note."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

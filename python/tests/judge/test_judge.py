@@ -1,7 +1,5 @@
 """qkv.judge, with the engine of the package, and its finding as text and in a notebook. Which line it finds: tests/judge/corpus.py."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

@@ -1,7 +1,5 @@
 """The line that is blamed: where a helper is handed something wrong, as the parameters were read, not from memory that holds what was."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

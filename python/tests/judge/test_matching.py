@@ -1,7 +1,5 @@
 """Parameters: by name, by shape and order, by calls; and the layouts in which one parameter holds several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

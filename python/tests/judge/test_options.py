@@ -1,7 +1,5 @@
 """Options of the formula that no probe gives, two of them at once, and what a function returns beside its output and weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

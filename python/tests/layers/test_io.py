@@ -1,7 +1,5 @@
 """qkv.io and state dicts in files: round trips, the reference packages' readings of the same bytes, errors."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

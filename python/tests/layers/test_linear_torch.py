@@ -1,8 +1,6 @@
 """qkv.linear_attention and its backward against a textbook recurrence under autograd (Katharopoulos 2020; RetNet, Sun 2023; Mamba-2, Dao 2024; DeltaNet
 and Gated DeltaNet, Yang 2024): feature maps, order, normalisation, decay, the delta rule, states, both forms, float64 and float32."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

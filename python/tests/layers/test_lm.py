@@ -1,7 +1,5 @@
 """qkv.AttentionLM: gives the losses of `qkv train`, resumes, generates, shows its weights, stops at Ctrl-C."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import io

@@ -1,8 +1,6 @@
 """The toy language model against the same model in PyTorch: a hundred losses of Adam from one start on the same batches, through `qkv train`; the
 loss and every gradient of models with blocks."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """qkv.nn: equalities between forms, masks, caches, types, errors; arguments that layers require, and how layers print."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """qkv.nn against PyTorch's modules in float64, gradients by autograd, on one state_dict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

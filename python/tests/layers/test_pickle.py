@@ -1,8 +1,6 @@
 """Objects in a file or another process: layers and models with their parameters, rotary positions, what to capture, masks,
 biases, caches."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import multiprocessing

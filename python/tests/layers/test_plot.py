@@ -1,7 +1,5 @@
 """qkv.plot: files, notebooks, terminals, matplotlib; what pictures hold is read back from SVG and matplotlib's own artists."""
 
-from __future__ import annotations
-
 import builtins
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """The browser that the tests of the explorer's page share: one for all of them, its complaints checked at the end of each test."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

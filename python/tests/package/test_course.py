@@ -1,7 +1,5 @@
 """Whole folders: `pytest --qkv FOLDER`, and the example of a course."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -2,8 +2,6 @@
 tested without a browser by tests/view/explorer_test.js.
 """
 
-from __future__ import annotations
-
 import csv
 import html
 import io

@@ -2,8 +2,6 @@
 Not: what each control does (test_explorer.py).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

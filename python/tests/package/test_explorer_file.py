@@ -1,8 +1,6 @@
 """The explorer's file: what the tool and the page refuse and say, hostile tokens stay text, the package makes the same page.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

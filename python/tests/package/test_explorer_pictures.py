@@ -2,8 +2,6 @@
 dark, wide and narrow, on paper, and under fingers.
 """
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

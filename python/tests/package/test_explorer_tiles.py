@@ -2,8 +2,6 @@
 controls (test_explorer.py), pictures (test_explorer_pictures.py).
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Objects in a notebook (tables of HTML), and the message of a part of the package says that lacks its library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from xml.etree import ElementTree

@@ -1,8 +1,6 @@
 """Every block of Python in the README, in docs/python.md, docs/layers.md and docs/explore.md runs, from the top of its page to the bottom,
 and every script in examples/python; what imports a library that is not there is skipped."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Editors and type checkers read the stubs of the extension modules, which the build writes, and docstrings."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

@@ -2,8 +2,6 @@
 PyTorch's OpenMP beside it. Behaviour only; what it costs is measured in docs/dev/performance.md.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pathlib

@@ -1,8 +1,6 @@
 """`python -m qkv` and the command `qkv`: the tool of the package, its output and exit codes; docs/practice.md names exercises and mistakes
 that there are. What pages show of the tool's output: tests/judge/sessions.py."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

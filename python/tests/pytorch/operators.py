@@ -1,8 +1,6 @@
 """The attention of qkv.torch as rows of a table: a function of tensors, the same in plain PyTorch, and the tensors. Every relation of
 test_operators.py holds for every row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

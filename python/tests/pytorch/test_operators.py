@@ -2,8 +2,6 @@
 gradients, gradients of gradients and forward mode are each other's; torch.func, compile, export, autocast, checkpoints and hooks give what
 eager calls give. A new function is one row of operators.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

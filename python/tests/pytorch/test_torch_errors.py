@@ -1,7 +1,5 @@
 """Arguments that do not fit functions and layers of qkv.torch: errors that PyTorch's callers and Python's both catch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

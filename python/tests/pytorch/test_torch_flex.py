@@ -1,8 +1,6 @@
 """qkv.torch.flex_attention against PyTorch's flex_attention, which runs eagerly on the CPU but without backward; gradients
 against autograd through the same formula written out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The registered operators themselves, and graphs with what a table of cases does not have: dropout, shapes that change, other backends, tracers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """qkv.torch.latent_attention in both forms against keys and values of all heads written out in PyTorch: lengths, types, masks, caches.
 """
 
-from __future__ import annotations
-
 import pytest
 
 torch = pytest.importorskip("torch")

@@ -2,8 +2,6 @@
 gradients, with padding, a row that may attend nothing, and in training with the same dropout mask. Scores are a T x T matrix, masks a fill,
 dropout a product with given factors. The hand-written form in float64 is the truth, in float32 the naive form."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
 """qkv.torch's gated delta rule and Kimi Delta Attention: values and gradients against a textbook recurrence in float64, packed sequences bit for bit,
 strides."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,8 +1,6 @@
 """Functions and layers that PyTorch's autograd does not see refuse what it wants a gradient of; JAX's tracers likewise. Numbers that
 are tensors, which would get none, and negated views, whose memory is not what they mean: in qkv.torch too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

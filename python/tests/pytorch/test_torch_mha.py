@@ -1,8 +1,6 @@
 """qkv.torch.MultiheadAttention against nn.MultiheadAttention over a product of options: outputs, weights, gradients of inputs, float masks and
 parameters, state_dict both ways. PyTorch in float64 is the truth, in float32 the naive form (support_torch.py)."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Arguments whose class has a say: torch.nn.attention.bias, tensor subclasses, TorchFunctionModes, nested and sparse tensors; in qkv's own function
 and in PyTorch's under enable(). Against PyTorch's function on the mask written out."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,8 +1,6 @@
 """qkv.torch.parallel_attention and context_parallel over gloo: processes that hold parts of a sequence, against one process that holds
 all of it: bits where they are promised. Where a rank is killed or stopped, the others end soon, each with a line of qkv's own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

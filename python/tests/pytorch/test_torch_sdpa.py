@@ -1,8 +1,6 @@
 """qkv.torch.scaled_dot_product_attention: shapes, masks, layouts, types and dropout as PyTorch documents and tests them (its test_transformers.py,
 TestSDPA and TestSDPACpuOnly), against PyTorch's math path in float64."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 

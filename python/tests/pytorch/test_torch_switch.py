@@ -1,8 +1,6 @@
 """qkv.torch.enable() replaces PyTorch's attention by qkv's and puts it back: functions, layers and exported models under it, threads,
 the cost of a call."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Modules on qkv's attention in training as PyTorch does it: DistributedDataParallel in one and in two processes, copies, pickles,
 saved state."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

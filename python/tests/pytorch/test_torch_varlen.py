@@ -1,8 +1,6 @@
 """qkv.torch.varlen_attn: torch.nn.attention.varlen's signature and meaning on packed sequences, against each sequence alone; keys in use, pages,
 memory."""
 
-from __future__ import annotations
-
 import inspect
 import subprocess
 import sys

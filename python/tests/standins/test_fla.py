@@ -1,7 +1,5 @@
 """qkv.standins' fla: every function of its table, plain and with every argument on, against a recurrence in float64; packs bit for bit; refusals."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pickle

@@ -1,8 +1,6 @@
 """qkv.standins: names that are found, undone and refused; flash_attn's functions against PyTorch's attention, and in models of
 transformers. Its own tests: tests/peers/run.py."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import subprocess

@@ -1,8 +1,6 @@
 """Hybrid models of transformers, which take the stand-ins by themselves when their files are imported: logits and gradients against their
 own code in float64."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The stand-ins of causal_conv1d and mamba_ssm: layouts, sequences, states and steps against plain PyTorch. Their own tests run by
 tests/peers/run.py."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

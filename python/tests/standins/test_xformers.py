@@ -1,7 +1,5 @@
 """qkv.standins' xformers: every bias class against its own materialize in float64, gradients, parts that are merged, refusals."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
