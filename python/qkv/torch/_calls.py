@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import _arrays, _core
+from .._options import _causal
 
 
 class ArgumentError(ValueError, RuntimeError):
@@ -108,7 +109,7 @@ class Rules:
     def _build(self, bias: Tensor | None, keep: Tensor | None, table: Tensor | None) -> Any:
         parts = [] if self.mask is None else [self.mask._core]
         if self.causal:
-            parts.append(_causal("top_left" if self.causal is True else str(self.causal)))
+            parts.append(_causal("top_left" if self.causal is True else str(self.causal))._core)
         if keep is not None:
             parts.append(_core.keep(keep, None, False))
         position = None if self.table is None else self.table(table)
@@ -117,11 +118,6 @@ class Rules:
             softcap=self.softcap, empty_row=self.empty_row, dropout=self.dropout, seed=self.seed, position_bias=position,
             score_mod=None if self.score_mod is None else self.score_mod._core,
         )  # fmt: skip
-
-
-@functools.cache
-def _causal(align: str) -> Any:
-    return _core.causal(align)
 
 
 @functools.lru_cache(maxsize=256)

@@ -118,7 +118,7 @@ class Step:
                 torch.library.register_autograd(self.operator, self._formula, setup_context=self._save, lib=_library)
         members = {
             "forward": staticmethod(lambda *arguments: self.forward(*arguments)),
-            "setup_context": staticmethod(self._save_for_all if schema else self._save),
+            "setup_context": staticmethod(lambda *given: self._save(*given, for_all=bool(schema))),
             "backward": staticmethod(self._formula),
             "jvp": staticmethod(self._tangents),
         }
@@ -160,19 +160,13 @@ class Step:
             return self(*arguments)
         return (self.apply if _functorch() is not None else self.kernel)(*arguments)
 
-    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any, for_all: bool = False) -> None:
         tensors = (*inputs[: self.count], *(output if self.save_results else ()))
         ctx.save_for_backward(*tensors)
-        if forward_ad._current_level >= 0 or _functorch() is not None:
+        if for_all or forward_ad._current_level >= 0 or _functorch() is not None:
             ctx.save_for_forward(*tensors)
         ctx.rest, ctx.inputs = inputs[self.count :], len(inputs)
-        ctx.set_materialize_grads(False)
-
-    def _save_for_all(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        tensors = (*inputs[: self.count], *(output if self.save_results else ()))
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.rest, ctx.inputs = inputs[self.count :], len(inputs)
+        ctx.set_materialize_grads(for_all)
 
     def _formula(self, ctx: Any, *cotangents: Tensor | None) -> tuple[Any, ...]:
         if not callable(self.backward):

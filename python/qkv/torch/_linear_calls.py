@@ -229,8 +229,9 @@ def _scan_backward_kernel(dout, dfinal, q, k, v, log_decay, beta, state, offsets
     return backward(dout, dfinal, q, k, v, log_decay, beta, state, numbers_of(offsets, q), Rules(scale, unit), need)
 
 
-def _scan_backward_fake(dout, dfinal, *rest):  # type: ignore[no-untyped-def]
-    return tuple(x.new_empty(x.shape) if x is not None and need else None for x, need in zip(rest[:6], wanted(rest[-1], 6)))
+def like(count: int, *rest: Any) -> tuple[Tensor | None, ...]:
+    """Memory for the gradients of the first tensors, each where the last argument (_graph.needed) says so."""
+    return tuple(x.new_empty(x.shape) if x is not None and n else None for x, n in zip(rest[:count], wanted(rest[-1], count)))
 
 
 _ONCE = (
@@ -243,7 +244,7 @@ linear_scan = Step(
     schema=f"linear_scan({_TENSORS}) -> (Tensor, Tensor)", fake=_scan_fake,
 )  # fmt: skip
 _scan_backward = Step(
-    _scan_backward_kernel, 9, _ONCE, _ONCE, fake=_scan_backward_fake,
+    _scan_backward_kernel, 9, _ONCE, _ONCE, fake=lambda dout, dfinal, *rest: like(6, *rest),
     schema=f"linear_scan_backward(Tensor? dout, Tensor? dfinal, {_TENSORS}, int need) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import _core
 from ._calls import ArgumentError, sum_dtype
 from ._graph import Step, needed, wanted
-from ._linear_calls import wide
+from ._linear_calls import like, wide
 
 _ONCE = "[qkv.torch] selective_scan and short_convolution are differentiated once, in reverse mode: got forward mode, or a gradient of a gradient"
 _CHUNK = _core.selective_scan_chunk  #: tokens from one kept state to the next
@@ -72,17 +72,13 @@ def _scan_backward_kernel(dout, dfinal, u, dt, A, B, C, D, state, kept, need):  
     return _cast(made, given)
 
 
-def _like(count: int, *rest: Any) -> tuple[Tensor | None, ...]:
-    return tuple(x.new_empty(x.shape) if x is not None and n else None for x, n in zip(rest[:count], wanted(rest[-1], count)))
-
-
 _SCAN = "Tensor u, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? state"
 selective_scan = Step(
     scan, 7, lambda saved, _, needs, dout, dfinal, __: _scan_backward(dout, dfinal, *saved[:7], saved[9], needed(needs[:7])), _ONCE,
     save_results=True, schema=f"selective_scan({_SCAN}) -> (Tensor, Tensor, Tensor)", fake=_scan_fake,
 )  # fmt: skip
 _scan_backward = Step(
-    _scan_backward_kernel, 10, _ONCE, _ONCE, fake=lambda dout, dfinal, *rest: _like(7, *rest),
+    _scan_backward_kernel, 10, _ONCE, _ONCE, fake=lambda dout, dfinal, *rest: like(7, *rest),
     schema=f"selective_scan_backward(Tensor? dout, Tensor? dfinal, {_SCAN}, Tensor kept, int need) -> ({', '.join(['Tensor'] * 7)})",
 )  # fmt: skip
 
@@ -139,6 +135,6 @@ short_convolution = Step(
     fake=lambda x, weight, *_: (x.new_empty(x.shape), x.new_empty((x.shape[0], weight.shape[1] - 1, x.shape[2]))),
 )  # fmt: skip
 _convolution_backward = Step(
-    _convolution_backward_kernel, 7, _ONCE, _ONCE, fake=lambda dout, dlast, *rest: _like(4, *rest),
+    _convolution_backward_kernel, 7, _ONCE, _ONCE, fake=lambda dout, dlast, *rest: like(4, *rest),
     schema=f"short_convolution_backward(Tensor? dout, Tensor? dlast, {_CONVOLUTION}, int need) -> (Tensor, Tensor, Tensor, Tensor)",
 )  # fmt: skip

@@ -10,13 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
 from ._calls import ArgumentError, autocast_where_mixed, require_floats, require_shapes
 from ._linear_calls import Rules, forward, linear_scan, numbers_of
 from ._overrides import any_override, require_plain
-from .sdpa import direct
+from .scan import recorded
 
 __all__ = [
     "chunk_gated_delta_rule",
@@ -107,8 +106,7 @@ def scan(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """out and the final state (None unless wanted); chooses between kernels and operators."""
     tensors = (q, k, v, log_decay, beta, state)
-    recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-    if recorded or forward_ad._current_level >= 0 or not direct(*tensors):
+    if recorded(*tensors):
         out, final = linear_scan(*tensors, offsets, *rules)
         return out, final if want_state else None
     return forward(*tensors, numbers_of(offsets, q), rules, want_state)

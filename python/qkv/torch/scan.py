@@ -12,7 +12,7 @@ from .sdpa import direct
 __all__ = ["selective_scan", "short_convolution"]
 
 
-def _recorded(*tensors: Tensor | None) -> bool:
+def recorded(*tensors: Tensor | None) -> bool:
     """Whether a graph, a trace or a transform needs the operator."""
     grads = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
     return grads or forward_ad._current_level >= 0 or not direct(*tensors)
@@ -56,7 +56,7 @@ def selective_scan(
     if sizes["G"] == 0 or sizes["N"] == 0 or sizes["C"] % sizes["G"]:
         raise ArgumentError(f"[selective_scan] the groups of B and C must divide the channels of u: got {list(B.shape)} for {list(u.shape)}")
     tensors = (u, dt, A, B, C, D, initial_state)
-    out, final, _ = _scan_calls.selective_scan(*tensors) if _recorded(*tensors) else _scan_calls.scan(*tensors, keep=False)
+    out, final, _ = _scan_calls.selective_scan(*tensors) if recorded(*tensors) else _scan_calls.scan(*tensors, keep=False)
     return out, final if output_final_state else None
 
 
@@ -91,7 +91,7 @@ def short_convolution(
         raise ArgumentError(f"[short_convolution] weight must have at least one tap: got {list(weight.shape)}")
     require_shapes("short_convolution", {"before": (before, "B taps C")}, B=sizes["B"], taps=sizes["W"] - 1, C=sizes["C"])
     tensors = (x, weight, bias, before, sequence)
-    if _recorded(*tensors):
+    if recorded(*tensors):
         out, last = _scan_calls.short_convolution(*tensors, activation is not None)
         return (out, last) if return_last else out
     return (_scan_calls.convolution if return_last else _scan_calls.convolved)(*tensors, activation is not None)
