@@ -26,8 +26,7 @@ class PositionBias:
     def __init__(self, core: Any) -> None:
         self._core = core
 
-    def __reduce__(self) -> Any:
-        return reduced(self)
+    __reduce__ = reduced
 
     def __repr__(self) -> str:
         return f"PositionBias.{self._recipe[0]}(...)"  # type: ignore[attr-defined]

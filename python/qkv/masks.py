@@ -38,8 +38,7 @@ class Mask:
         self._core = _core.everything() if core is None else core
         self._recipe: tuple[Any, ...] | None = ("_everything", (), {}) if core is None else None
 
-    def __reduce__(self) -> Any:
-        return reduced(self)
+    __reduce__ = reduced
 
     @classmethod
     def _everything(cls) -> Mask:

@@ -83,13 +83,11 @@ def _at_sites(model: nn.Module, sites: Mapping[int, Site], act: Callable[[int, T
         other = None if index is None else act(index, args[0])
         return None if other is None else (other, *args[1:])
 
-    hooks = [model.register_forward_pre_hook(lambda *_: uses.clear())]
-    hooks += [module.register_forward_pre_hook(read) for module in {id(site.module): site.module for site in sites.values()}.values()]
-    try:
+    with contextlib.ExitStack() as hooks:
+        hooks.enter_context(model.register_forward_pre_hook(lambda *_: uses.clear()))
+        for module in {id(site.module): site.module for site in sites.values()}.values():
+            hooks.enter_context(module.register_forward_pre_hook(read))
         yield
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def cutting(model: nn.Module, sites: Mapping[int, Site], rows: Sequence[Heads], instead: Mapping[int, Tensor] | None = None) -> Any:

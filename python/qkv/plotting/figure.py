@@ -77,10 +77,7 @@ def _panels(core: Any, weights: np.ndarray, labels: tuple[list[str], list[str]],
     from matplotlib.ticker import PercentFormatter
 
     rows, columns = labels
-    layers, heads = (
-        options["layers"] or list(np.arange(weights.shape[0])),
-        options["heads"] or list(np.arange(weights.shape[1])),
-    )
+    layers, heads = (options[name] or list(range(n)) for name, n in zip(("layers", "heads"), weights.shape))
     panels = [(layer, head) for layer in layers for head in heads]
     across = min(len(heads), 4)
     down = -(-len(panels) // across)

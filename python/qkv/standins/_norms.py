@@ -172,23 +172,16 @@ def rmsnorm_fn(x: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any, 
     return layernorm_fn(x, weight, bias, *arguments, **options, is_rms_norm=True)
 
 
-class GatedRMSNorm(torch.nn.Module):
+class GatedRMSNorm(RMSNorm):
     """rmsnorm_fn with a weight of its own: Mamba-2's RMSNormGated."""
 
     def __init__(
         self, hidden_size: int, eps: float = 1e-5, group_size: int | None = None, norm_before_gate: bool = True, device: Any = None,
         dtype: Any = None,
     ) -> None:  # fmt: skip
-        super().__init__()
-        self.eps, self.group_size, self.norm_before_gate = eps, group_size, norm_before_gate
-        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
-        self.register_parameter("bias", None)
-        self.reset_parameters()
+        super().__init__(hidden_size, eps, device=device, dtype=dtype)
+        self.group_size, self.norm_before_gate = group_size, norm_before_gate
 
-    def reset_parameters(self) -> None:
-        """The weight that changes nothing."""
-        torch.nn.init.ones_(self.weight)
-
-    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """As rmsnorm_fn."""
         return gated_norm(x, self.weight, self.bias, z, self.eps, self.group_size, self.norm_before_gate, True)

@@ -168,15 +168,13 @@ def capture_attention(
         collector.ids, collector.live = ids, live
         if writes:
             collector.writer = Writer(model, ids.get("decoder", ids.get("")), total)
-        hook = model.register_forward_pre_hook(lambda *_: collector.begin())
         token = observer.set(collector)
         try:
             listening = collector.writer.listening() if collector.writer else contextlib.nullcontext()
-            with _running_qkv(model), torch.no_grad(), listening:
+            with model.register_forward_pre_hook(lambda *_: collector.begin()), _running_qkv(model), torch.no_grad(), listening:
                 outputs = model(**inputs)
         finally:
             observer.reset(token)
-            hook.remove()
     if collector.most_calls == 0:
         raise ValueError(
             f"[capture_attention] {type(model).__name__} has an attention of its own, which transformers' AttentionInterface "
@@ -234,11 +232,8 @@ def _read_by_decoder(model: nn.Module, inputs: Mapping[str, Any], generate: Mapp
             read.clear()
         read.append(kwargs["input_ids"] if "input_ids" in kwargs else args[0])
 
-    hook = model.get_decoder().register_forward_pre_hook(hear, with_kwargs=True)
-    try:
+    with model.get_decoder().register_forward_pre_hook(hear, with_kwargs=True):
         model.generate(**inputs, **generate)
-    finally:
-        hook.remove()
     return torch.cat(read, 1)
 
 
