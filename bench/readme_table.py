@@ -13,7 +13,7 @@ import re
 import sys
 import textwrap
 
-from peer.report import counts
+from peer.report import counts, table_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs/benchmarks"
@@ -103,12 +103,6 @@ def newest():
     return sorted(found.values(), key=lambda page: (page.cpu, page.isa, page.threads))
 
 
-def _table(rows):
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|" + "---|" * len(rows[0]))
-    return "\n".join(lines) + "\n"
-
-
 def benchmark(pages):
     """README.md's table and its sentences: one thread."""
     pages = [page for page in reversed(pages) if page.threads == 1 and not page.isa]
@@ -121,7 +115,7 @@ def benchmark(pages):
             row = page.rows.get(case)
             share = f" ({row.share})" if row and row.share else ""
             rows[-1] += [short(row.own) + share, f"{short(row.peer_ms)} {row.peer}", f"{row.ratio:.2f}"] if row else ["-"] * 3
-    lines = [_table(rows)]
+    lines = [table_of(rows)]
     for page in pages:
         lost = ", ".join(f"`{case}`" for case in _lost(page)) or "none"
         sentence = f"- [{page.cpu} ({page.date})](docs/benchmarks/{page.path.name}): slower than the fastest peer: {lost}."
@@ -137,7 +131,7 @@ def runs(pages):
         lost = ", ".join(f"`{case}` {row.ratio:.2f} ({row.peer})" for case, row in _lost(page).items()) or "none"
         where = [page.cpu, f"{page.threads}{page.isa}", f"[{page.date}]({page.path.name})", ", ".join(page.peers)]
         rows.append([*where, str(len(page.rows)), *numbers, lost])
-    return _table(rows)
+    return table_of(rows)
 
 
 def main():

@@ -140,11 +140,11 @@ def _rows(run):
         yield cells
 
 
-def _markdown(rows):
-    rows = [[re.sub(r"\|", "/", cell) for cell in row] for row in rows]
+def table_of(rows):
+    """Markdown, the first row its head."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def counts(ratios):
@@ -221,9 +221,9 @@ def markdown(run):
         f"| time of the run | {run['seconds'] / 60:.1f} min |",
         "",
         *(line for sentence in summary(run) for line in (*textwrap.wrap(sentence, 150, break_on_hyphens=False), "")),
-        _markdown(list(_rows(run))),
+        table_of([[cell.replace("|", "/") for cell in row] for row in _rows(run)]),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _rounded(value):

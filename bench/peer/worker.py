@@ -18,7 +18,6 @@ from .environments import PEERS
 
 SLOW_MS = 2000  # a variant that takes so long is timed once
 LONGEST_MS = 4000  # of a round of a variant, but for a few runs
-FEW = 3
 HOPELESS = 1.5  # a variant this many times slower than the peer's best is not timed again
 
 
