@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tokenizers")
 pytest.importorskip("support_transformers")
 import qkv
-from explored_models import model_of
+from explored_models import model_of, tokenizer_of
 from qkv import __main__ as tool
 from support_transformers import tf
 
@@ -21,20 +21,15 @@ TEXT = "the cat sat on the mat and the dog sat on the cat"
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: Any) -> Path:
     """Folders as save_pretrained writes them."""
-    from tokenizers import Tokenizer, pre_tokenizers
-    from tokenizers.models import WordLevel
-
     folder = tmp_path_factory.mktemp("models")
-    words = ["<pad>", "<s>", "</s>", "<unk>", *dict.fromkeys(TEXT.split())]
-    tokenizer = Tokenizer(WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    tokenizer = tokenizer_of([*special.values(), *dict.fromkeys(TEXT.split())], **special)
     t5 = tf.T5Config(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, vocab_size=61, decoder_start_token_id=0)
     made = {name: model_of(name) for name in ("gpt2", "bert", "vit")} | {"t5": tf.T5ForConditionalGeneration(t5)}
     for name, model in made.items():
         model.save_pretrained(folder / name)
         if name != "vit":
-            tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder / name)
+            tokenizer.save_pretrained(folder / name)
     return folder
 
 

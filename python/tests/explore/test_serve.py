@@ -18,24 +18,16 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("support_transformers")
 import qkv
 import qkv.transformers
-from support_explorer import browsers, settled
-from support_transformers import model_of, tf
+from explored_models import tokenizer_of
+from support_explorer import Browser, settled
+from support_transformers import model_of
 
-WORDS = "the cat sat on mat and dog".split()
-
-
-def tokenizer() -> Any:
-    from tokenizers import Tokenizer, pre_tokenizers
-    from tokenizers.models import WordLevel
-
-    made = Tokenizer(WordLevel({word: n for n, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}, unk_token="<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return tf.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
-
+SPECIAL = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+TOKENIZER = tokenizer_of([*SPECIAL.values(), *"the cat sat on mat and dog".split()], **SPECIAL)
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Any]:
-    one = qkv.explore(model_of("gpt2"), "the cat sat on the mat", tokenizer=tokenizer(), behaviour=False)
+    one = qkv.explore(model_of("gpt2"), "the cat sat on the mat", tokenizer=TOKENIZER, behaviour=False)
     made = one.serve(forever=False)
     yield made
     made.close()
@@ -153,36 +145,34 @@ def test_hosts_and_origins_of_its_own(server: Any) -> None:
         assert b" 403 " in link.recv(100)
 
 
-def test_in_a_browser(server: Any) -> None:
+def test_in_a_browser(server: Any, browser: Browser) -> None:
     """Another cut, another prompt, text with and without, and a page of its own."""
-    for browser in browsers():
-        page = browser.open(server.address, "layer=1&head=2")
-        page.locator("#liveHeads button").last.click()  # cut this head
-        assert page.evaluate("document.activeElement.title") == "keep this head"  # the keyboard is where it pressed
+    page = browser.open(server.address, "layer=1&head=2")
+    page.locator("#liveHeads button").last.click()  # cut this head
+    assert page.evaluate("document.activeElement.title") == "keep this head"  # the keyboard is where it pressed
+    page.locator("#ask-cut").click()
+    page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2')")
+    assert "nats per token" in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2
+    page.locator("#liveHeads button").first.click()  # keep it
+    page.locator("#ask-cut").click()
+    page.wait_for_selector("#liveAnswer h3:text('the whole model: no head is cut')")
+    assert "without" not in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2
+    page.locator("#liveHeads button").last.click()
+    page.locator("#liveText").fill("the dog and the dog")
+    page.locator("#liveTokens").fill("3")
+    page.locator("#ask-generate").click()
+    page.wait_for_selector("#liveAnswer h3:text('cut')")
+    assert page.locator("#liveAnswer .said").count() == 2
+    page.locator("#ask-page").click()
+    page.wait_for_url(re.compile(r"/\d+/"))
+    assert settled(page).evaluate("file.views[1].cut.heads") == [[1, 2]] and "dog" in page.locator("#panel").inner_text()
+    page.evaluate("for (const view of file.views) view.layers.forEach((l, n) => { l.number = 1 - n; })")  # as of chosen layers
+    page.locator(".thumb[data-layer='1'][data-head='0']").click()
+    settled(page).locator("#liveHeads button", has_text="cut layer 0, head 0").click()
+    with page.expect_request(lambda request: request.method == "POST") as waiting:
         page.locator("#ask-cut").click()
-        page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2')")
-        assert "nats per token" in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2
-        page.locator("#liveHeads button").first.click()  # keep it
-        page.locator("#ask-cut").click()
-        page.wait_for_selector("#liveAnswer h3:text('the whole model: no head is cut')")
-        assert "without" not in page.locator("#liveAnswer").inner_text() and page.locator("#liveAnswer .likely tr").count() > 2
-        page.locator("#liveHeads button").last.click()
-        page.locator("#liveText").fill("the dog and the dog")
-        page.locator("#liveTokens").fill("3")
-        page.locator("#ask-generate").click()
-        page.wait_for_selector("#liveAnswer h3:text('cut')")
-        assert page.locator("#liveAnswer .said").count() == 2
-        page.locator("#ask-page").click()
-        page.wait_for_url(re.compile(r"/\d+/"))
-        assert settled(page).evaluate("file.views[1].cut.heads") == [[1, 2]] and "dog" in page.locator("#panel").inner_text()
-        page.evaluate("for (const view of file.views) view.layers.forEach((l, n) => { l.number = 1 - n; })")  # as of chosen layers
-        page.locator(".thumb[data-layer='1'][data-head='0']").click()
-        settled(page).locator("#liveHeads button", has_text="cut layer 0, head 0").click()
-        with page.expect_request(lambda request: request.method == "POST") as waiting:
-            page.locator("#ask-cut").click()
-        assert waiting.value.post_data_json["cut"] == [[1, 2], [0, 0]]
-        page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2; layer 0, head 0')")
-        browser.check()
+    assert waiting.value.post_data_json["cut"] == [[1, 2], [0, 0]]
+    page.wait_for_selector("#liveAnswer h3:text('without layer 1, head 2; layer 0, head 0')")
 
 
 def test_two_clients_at_once(server: Any) -> None:
@@ -229,7 +219,7 @@ def test_a_call_beside_the_server_waits_for_it(server: Any) -> None:
 
 def test_control_c_ends_it(tmp_path: Any) -> None:
     model_of("gpt2").save_pretrained(tmp_path)
-    tokenizer().save_pretrained(tmp_path)
+    TOKENIZER.save_pretrained(tmp_path)
     assert qkv.explore(str(tmp_path), "the cat").captures.title == f"{tmp_path.name} (GPT2LMHeadModel)"
     command = [sys.executable, "-m", "qkv", "explore", str(tmp_path), "--text", "the cat", "--serve", "--quiet"]
     command += ["--out", str(tmp_path / "page.html"), "--title", "two words"]

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("support_transformers")
 pytest.importorskip("transformer_lens", reason="TransformerLens is not installed: test_heads_write.py has its definitions by hand")
 import qkv
+from explored_models import tokenizer_of
 from support_transformers import model_of, tf, torch
 from transformer_lens import patching
 from transformer_lens.model_bridge import TransformerBridge
@@ -18,12 +19,8 @@ OTHER = torch.tensor([[1, 18, 41, 9, 30, 12, 22, 5, 8, 40, 51, 33]])
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])
 def both(request: Any, tmp_path_factory: Any) -> tuple[Any, Any]:
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-
     folder = Path(tmp_path_factory.mktemp("lens"))
-    tokenizer = Tokenizer(WordLevel({str(n): n for n in range(61)}, unk_token="0"))
-    tf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="1", eos_token="2", pad_token="0").save_pretrained(folder)
+    tokenizer_of([*map(str, range(61))], unk_token="0", bos_token="1", eos_token="2", pad_token="0").save_pretrained(folder)
     model_of(request.param, scale=0.3).save_pretrained(folder)
     known = tf.AutoTokenizer.from_pretrained(folder)
     lens = TransformerBridge.boot_transformers(str(folder), hf_model=model_of(request.param, scale=0.3), tokenizer=known)
