@@ -6,23 +6,43 @@ error(naive) the largest of the tensor. Gradients likewise. In float64 the naive
 
 import contextlib
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import qkv
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 EPSILON = {torch.float32: 2.0**-23, torch.float64: 2.0**-52, torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
+DTYPES = tuple(EPSILON)
 
 
-def started_once() -> Any:
-    """The context of multiprocessing for ranks: each is forked from one process that has imported PyTorch and has no threads yet."""
+@contextlib.contextmanager
+def ranks_of(world: int, target: Callable[..., None], *arguments: Any) -> Iterator[list[Any]]:
+    """Processes of target(rank, *arguments), each forked from one that has imported PyTorch and has no threads yet; none outlives the block."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "qkv.torch"])
-    return context
+    ranks = [context.Process(target=target, args=(rank, *arguments)) for rank in range(world)]
+    for rank in ranks:
+        rank.start()
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def join(rank: int, world: int, store: Path | str, **environment: str) -> None:
+    """Makes this process one of the ranks that meet at a file, on one thread."""
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", **environment}  # otherwise gloo asks for the address of this host's name
+    torch.set_num_threads(1)
+    qkv.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
 
 
 def numbers(seed: int, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -10,11 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from operators import OPERATORS, Operator
-from support_torch import compare, numbers
+from support_torch import DTYPES, compare, numbers
 from torch import Tensor
 from torch.autograd import forward_ad
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 every = pytest.mark.parametrize("name", OPERATORS)
 twice = pytest.mark.parametrize("name", [name for name, row in OPERATORS.items() if not row.once])
 forward = pytest.mark.parametrize("name", [name for name, row in OPERATORS.items() if not row.once and row.forward])

@@ -15,7 +15,7 @@ import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
 from qkv.torch import _watch
-from support_torch import EPSILON, expect_close, numbers, started_once
+from support_torch import EPSILON, expect_close, join, numbers, ranks_of
 from torch import Tensor
 
 if not torch.distributed.is_available():
@@ -94,11 +94,8 @@ def attend(name: str, cut_q: Any, cut_k: Any, method: str) -> dict[str, Tensor]:
     return dict(zip(RESULTS, (out.detach(), lse.detach(), *gradients)))
 
 
-def rank_of(rank: int, world: int, file: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    qkv.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo asks for the address of this host's name
-    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+def rank_of(rank: int, world: int, folder: Path) -> None:
+    join(rank, world, folder / "store")
     results: dict[str, Any] = {}
     for name, (q_len, kv_len, *_, arguments) in CASES.items():
         layout = {key: arguments[key] for key in ("layout", "turns") if key in arguments}
@@ -125,7 +122,7 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
     results["after it"] = F.scaled_dot_product_attention(*own)
     results["refused"] = {name: refusal(own, first if rank == 0 else others) for name, (first, others) in REFUSED.items()}
     results["drawn"] = qt.parallel_attention(*own, dropout=0.5)
-    torch.save(results, f"{folder}/{rank}.pt")
+    torch.save(results, folder / f"{rank}.pt")
     torch.distributed.barrier()
     os._exit(0)  # PyTorch's own end waits for itself now and then
 
@@ -134,18 +131,11 @@ def rank_of(rank: int, world: int, file: str, folder: str) -> None:
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of each rank."""
     folder, world = tmp_path_factory.mktemp("ranks"), request.param
-    starts = started_once()
-    processes = [starts.Process(target=rank_of, args=(n, world, str(folder / "store"), str(folder))) for n in range(world)]
-    for process in processes:
-        process.start()
-    try:
+    with ranks_of(world, rank_of, world, folder) as processes:
         for process in processes:
             process.join(180)
             assert process.exitcode == 0
-    finally:
-        for process in processes:
-            process.kill()
-    return [torch.load(Path(folder) / f"{n}.pt", weights_only=False) for n in range(world)]
+    return [torch.load(folder / f"{n}.pt", weights_only=False) for n in range(world)]
 
 
 def whole(parts: list[Tensor], positions: list[Tensor]) -> Tensor:
@@ -253,10 +243,7 @@ def test_without_torch_distributed() -> None:
 
 
 def watched(rank: int, store: Path, number: int, method: str, backward: bool) -> None:
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", _watch.VARIABLE: "1.5"}
-    torch.set_num_threads(1)
-    qkv.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=3)
+    join(rank, 3, store, **{_watch.VARIABLE: "1.5"})
     x = torch.ones(1, 3, 96, 8, requires_grad=True)
     qt.parallel_attention(x, x, x, **METHODS[method]).sum().backward()
     time.sleep(2 if number < 0 and rank == 2 else 0)  # longer than the silence that a dead rank is allowed
@@ -279,16 +266,10 @@ def watched(rank: int, store: Path, number: int, method: str, backward: bool) ->
 
 def ended(folder: Path, number: int, method: str = "all-gather", backward: bool = False) -> list[tuple[int | None, str]]:
     """(exit code, what it said) of ranks 0 and 2 of three, of which rank 1 gets the signal; below 0: none, and rank 2 is slow."""
-    store, starts = folder / "store", started_once()
-    ranks = [starts.Process(target=watched, args=(rank, store, number, method, backward)) for rank in range(3)]
-    for rank in ranks:
-        rank.start()
-    try:
+    store = folder / "store"
+    with ranks_of(3, watched, store, number, method, backward) as ranks:
         for rank in (ranks[0], ranks[2]):
             rank.join(120)
-    finally:
-        for rank in ranks:
-            rank.kill()
     said = [Path(f"{store}.{n}") for n in (0, 2)]
     return [(ranks[n].exitcode, path.read_text() if path.exists() else "") for n, path in zip((0, 2), said)]
 

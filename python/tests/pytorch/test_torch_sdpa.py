@@ -12,10 +12,9 @@ import qkv
 import qkv.torch as qt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_torch import compare, leaf, numbers, theirs
+from support_torch import DTYPES, compare, leaf, numbers, theirs
 from torch import Tensor
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 sdpa = qt.scaled_dot_product_attention
 
 

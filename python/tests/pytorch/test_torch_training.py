@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 import torch.nn.functional as F
-from support_torch import numbers, started_once
+from support_torch import join, numbers, ranks_of
 from torch import Tensor, nn
 
 BATCH, LENGTH, WIDTH = 4, 6, 8
@@ -61,19 +61,15 @@ def loss_of(out: Tensor) -> Tensor:
     return (out * numbers(2, BATCH, LENGTH, WIDTH, dtype=torch.float32)[: len(out)]).sum() / len(out)
 
 
-def train(rank: int, world: int, file: str, results: Any) -> None:
-    torch.set_num_threads(1)
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # otherwise gloo asks for the address of this host's name
-    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+def train(rank: int, world: int, folder: Path) -> None:
+    join(rank, world, folder / "store")
     model = nn.parallel.DistributedDataParallel(Layer())
     part = batch().chunk(world)[rank]
     out = model(part)
     (out * numbers(2, BATCH, LENGTH, WIDTH, dtype=torch.float32).chunk(world)[rank]).sum().div(len(part)).backward()
     if rank == 0:
-        results.put({name: p.grad.numpy() for name, p in model.module.named_parameters()})
+        torch.save({name: p.grad for name, p in model.module.named_parameters()}, folder / "gradients.pt")
     torch.distributed.barrier()
-    results.close()
-    results.join_thread()
     os._exit(0)  # PyTorch's own end, destroy_process_group and then its threads, waits for itself now and then
 
 
@@ -83,24 +79,15 @@ def test_distributed_data_parallel(world: int, tmp_path: Path) -> None:
     """Gradients of processes that share the batch: those of one process with all of it."""
     model = Layer()
     loss_of(model(batch())).backward()
-    starts = started_once()
-    results = starts.Queue()
-    processes = [starts.Process(target=train, args=(n, world, str(tmp_path / "store"), results)) for n in range(world)]
-    for process in processes:
-        process.start()
-    try:
-        gradients = results.get(timeout=120)
+    with ranks_of(world, train, world, tmp_path) as processes:
         for process in processes:
-            process.join(60)
+            process.join(120)
             assert process.exitcode == 0
-    finally:
-        for process in processes:
-            process.kill()
-    expected = {name: p.grad for name, p in model.named_parameters()}
+    gradients, expected = torch.load(tmp_path / "gradients.pt"), {name: p.grad for name, p in model.named_parameters()}
     assert gradients.keys() == expected.keys()
     for name, gradient in gradients.items():
         size = max(1.0, float(expected[name].abs().max()))
-        assert abs(gradient - expected[name].numpy()).max() <= 64 * np.finfo(np.float32).eps * size, name
+        assert abs(gradient - expected[name]).max() <= 64 * np.finfo(np.float32).eps * size, name
 
 
 def by_torch(module: nn.Module) -> nn.Module:

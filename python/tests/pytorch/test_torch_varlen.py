@@ -13,11 +13,10 @@ torch = pytest.importorskip("torch")
 import qkv
 import qkv.torch as qt
 from operators import DV, D, H, each_alone, offsets, packed, packed_leaves
-from support_torch import compare, expect_close, numbers
+from support_torch import DTYPES, compare, expect_close, numbers
 
 pytorchs = pytest.importorskip("torch.nn.attention.varlen")
 
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 WINDOWS = ((-1, -1), (-1, 0), (2, 0), (1, 2), (-1, 3), (3, -1), (0, 0))
 # Lengths of queries and keys: alike, on both sides of a tile's; different, with more keys; more queries, so that some rows are empty; none.
 LENGTHS = {
