@@ -27,6 +27,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "minicpm3": lambda: tf.MiniCPM3ForCausalLM(tf.MiniCPM3Config(**SIZES, q_lora_rank=20)),
 }
 OTHERS.update(MODELS)
+LLAMA = tf.LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48, vocab_size=61)
 
 
 @pytest.fixture(autouse=True)
@@ -110,23 +111,21 @@ def test_a_growing_cache_writes_behind_what_it_holds() -> None:
     held = cache.layers[0]
     assert held.keys.data_ptr() == before.data_ptr() and held.keys.shape[2] == 9
     assert held.values.data_ptr() == held.keys.data_ptr() + 24 * 4  # c and r: columns of one tensor
-    llama = tf.LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48, vocab_size=61)
-    model = tf.LlamaForCausalLM._from_config(llama, attn_implementation="qkv").eval()
+    model = tf.LlamaForCausalLM._from_config(LLAMA, attn_implementation="qkv").eval()
     ids = torch.randint(3, 61, (1, 5))
     made = [model.generate(ids, max_new_tokens=90, do_sample=False, pad_token_id=0, eos_token_id=None, past_key_values=cache)
-            for cache in (None, qkv.transformers.growing_cache(llama))]  # fmt: skip
+            for cache in (None, qkv.transformers.growing_cache(LLAMA))]  # fmt: skip
     assert made[0].shape == (1, 95) and torch.equal(*made)
 
 
 def test_a_growing_cache_promotes_and_refuses_as_transformers_does() -> None:
-    llama = tf.LlamaConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=48, vocab_size=61)
     rows = torch.randn(2, 4, 5, 8)
     with torch.no_grad():
         for first, then in ((rows.bfloat16(), rows), (rows, rows.double())):
-            held = [tf.DynamicCache(config=llama), qkv.transformers.growing_cache(llama)]
+            held = [tf.DynamicCache(config=LLAMA), qkv.transformers.growing_cache(LLAMA)]
             keys = [[cache.update(x, x, 0)[0] for x in (first, then, then)][-1] for cache in held]
             assert keys[0].dtype == keys[1].dtype and torch.equal(*keys)
-        cache = qkv.transformers.growing_cache(llama)
+        cache = qkv.transformers.growing_cache(LLAMA)
         cache.update(rows, rows, 0)
         for wrong in (rows[:1], rows[:, :1], rows[..., :1]):
             with pytest.raises(RuntimeError, match="Sizes of tensors must match"):
