@@ -232,5 +232,8 @@ def test_control_c_ends_it(tmp_path: Any) -> None:
         reply = link.getresponse()
         assert reply.status == 200 and b"two words" in reply.read()
         os.kill(process.pid, signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        try:
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()  # where it was started with SIGINT ignored
         assert process.returncode == 0 and "Traceback" not in errors, errors
