@@ -71,7 +71,7 @@ template <class T> StateDict compute(const AttendOptions& options, const Inputs&
   const auto input = [&](const std::string& name) { return typed<T>(options.source(name), inputs.at(name)); };
   const Tensor<T> q = input("q"), k = input("k"), v = input("v");
   Tensor<std::uint8_t> keep, drop;
-  Mask mask = structural_mask(options, q.size(2), k.size(2));
+  Mask mask = structural_mask(options, q.size(0), q.size(2), k.size(2));
   if (inputs.contains("keep"))
     mask = mask & dense_mask(options.source("keep"), keep = to_bool(inputs.at("keep")), options.dense.axes, true);
   if (inputs.contains("drop"))

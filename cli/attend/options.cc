@@ -120,11 +120,18 @@ void add_attend_options(Options& add, AttendOptions& options) {
   add_cut_options(add, options.cut);
 }
 
-Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {
+Mask structural_mask(const AttendOptions& options, Index batch, Index q_len, Index kv_len) {
+  const auto one_each = [batch](std::string_view option, const std::string& text) {
+    std::vector<Index> numbers = parse_indices(option, text);
+    if (std::ssize(numbers) != batch)
+      throw UsageError(
+          fmt::format("{} takes a number for each of {} sequences: got {}", option, batch, numbers.size()));
+    return numbers;
+  };
   Mask mask;
   std::vector<Index> offsets;
   if (!options.offsets.empty()) {
-    offsets = parse_indices("--offsets", options.offsets);
+    offsets = one_each("--offsets", options.offsets);
     if (options.causal.empty() && options.window.empty())
       throw UsageError("--offsets needs --causal or --window to act on");
   }
@@ -146,7 +153,7 @@ Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len) {
     });
   }
   if (!options.key_lengths.empty()) {
-    const std::vector<Index> lengths = parse_indices("--key-lengths", options.key_lengths);
+    const std::vector<Index> lengths = one_each("--key-lengths", options.key_lengths);
     const auto wrong = std::ranges::find_if(lengths, [&](Index length) { return length < 0 || length > kv_len; });
     if (wrong != lengths.end())
       throw UsageError("--key-lengths must be from 0 to the " + std::to_string(kv_len) + " keys: got " +

@@ -45,7 +45,7 @@ void require_known(const AttendOptions& options, const std::string& name);
 void add_attend_options(Options& add, AttendOptions& options);
 
 /// causal, window, key lengths and masks in words; everything except the dense masks.
-Mask structural_mask(const AttendOptions& options, Index q_len, Index kv_len);
+Mask structural_mask(const AttendOptions& options, Index batch, Index q_len, Index kv_len);
 /// Scale, softcap, empty rows, dropout and `mask`.
 AttentionOptions attention_options(const AttendOptions& options, Mask mask);
 

@@ -130,7 +130,7 @@ template <class T> void attend(const AttendOptions& options, const Ranks& ranks,
   const std::vector<Index> q_sizes = reader.tensor("q").sizes, k_sizes = reader.tensor("k").sizes,
                            v_sizes = reader.tensor("v").sizes;
   Context context(ranks.context());
-  Mask mask = structural_mask(options, q_sizes[2], k_sizes[2]);
+  Mask mask = structural_mask(options, q_sizes[0], q_sizes[2], k_sizes[2]);
   const dist::ContextParallelOptions cut = parse_cut(options.cut, options.parallel.method, !options.causal.empty());
   dist::ContextParallel parallel(ranks.transport(), cut, context);
   const std::vector<dist::Rows> queries = parallel.rows(q_sizes[2]), keys = parallel.rows(k_sizes[2]);

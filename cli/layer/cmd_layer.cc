@@ -77,7 +77,13 @@ void check_heads(
         "--heads must be one of {} for --state {}: got {}", fmt::join(possible, ", "), escaped(options.state), heads));
   if (options.kv_heads != 0 && heads % options.kv_heads != 0)
     throw UsageError(fmt::format("--kv-heads must divide --heads: got {} for {}", options.kv_heads, heads));
-  const AnyTensor* const q = state.find("q_proj.weight");
+  const AnyTensor *const q = state.find("q_proj.weight"), *const k = state.find("k_proj.weight");
+  if (options.kv_heads != 0 && heads != 0 && q != nullptr && k != nullptr) {
+    const Index width = q->sizes[0] / heads;
+    if (width > 0 && k->sizes[0] != options.kv_heads * width)
+      throw UsageError(fmt::format("--kv-heads must be {} for --state {}, of {} heads: got {}", k->sizes[0] / width,
+          escaped(options.state), heads, options.kv_heads));
+  }
   if (rotary && heads != 0 && q != nullptr)
     about("--rope", [&] { static_cast<void>(Rotary(q->sizes[0] / heads, *rotary)); });
   if (heads != 0) return;

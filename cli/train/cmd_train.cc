@@ -74,7 +74,8 @@ void print_head(const TrainRun& run, const TrainCommandOptions& options, const C
   const lm::AttentionLMConfig& config = run.model.config();
   const bool letters = !lm::task_named(options.task, "train").letters.empty(),
              random = letters || options.task == "previous";
-  const std::string of = options.text.empty() ? "the default text" : one_line(options.text);
+  const std::string& file = options.batches.empty() ? options.text : options.batches;
+  const std::string of = file.empty() ? "the default text" : one_line(file);
   const std::string text =
       letters && options.text.empty() ? "random letters" : (random ? "random characters of " : "") + of;
   print_line(fmt::format("{}  {} parameters, {} layer{} with {} head{}, context {}, {} characters: {}",

@@ -91,6 +91,7 @@ TEST_F(House, BadInputsOfAttend) {
   expect_refused(attend({"--window", "2,0,0"}), {"--window L,R,ALIGN: ALIGN must be one of top-left", "\"0\""});
   expect_refused(attend({"--window", "-2,0"}), {"attend: --window: ", "-2"});
   expect_refused(attend({"--offsets", "1,2"}), {"--causal"});
+  expect_refused(attend({"--key-lengths", "3"}), {"--key-lengths takes a number for each of 2 sequences: got 1"});
   expect_refused(attend({"--key-lengths", "3,9"}), {"--key-lengths must be", "3 keys", "got 9 for sequence 1"});
   expect_refused(attend({"--keep", "flat.npy"}), {"--mask-axes"});
   expect_refused(attend({"--keep", "flat.npy", "--mask-axes", "xy"}), {"bqk"});
@@ -147,6 +148,7 @@ TEST_F(House, BadTexts) {
   Tensor<std::int64_t> batches({2, 3, 5});
   save("batches.npy", batches);
   expect_refused("train --batches batches.npy --steps 3", {"--steps", "2", "got 3"});
+  EXPECT_NE(run({"train", "--batches", "batches.npy"}).out.find("task text on batches.npy, "), std::string::npos);
   batches.data()[7] = 99;
   save("batches.npy", batches);
   expect_refused({"train", "--batches", "batches.npy"}, {"batches.npy", "99"});

@@ -106,6 +106,7 @@ TEST_F(LayerTool, HasTheBitsOfTheLibrarysLayer) {
   }
   expect_refused("layer grouped-query --heads 4 --kv-heads 3" + layer, {"--kv-heads must divide --heads: got 3 for 4"});
   expect_refused("layer mha --kv-heads 2" + layer, {"--kv-heads", "mha"});
+  expect_refused("layer grouped-query --heads 4 --kv-heads 1" + layer, {"--kv-heads must be 4 for --state", "got 1"});
 }
 
 TEST_F(LayerTool, NamesWhatDoesNotFit) {
