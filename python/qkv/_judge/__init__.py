@@ -107,14 +107,14 @@ def _known(cls: type, values: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _torch_apart() -> Iterator[None]:
-    """Its random numbers go on afterwards as if nothing had been called. One thread: arrays are small, and threads that wait for each
-    other on a busy machine take many times as long."""
+    """Its random numbers go on afterwards as if nothing had been called, and gradients are on or off as before. One thread: arrays are
+    small, and threads that wait for each other on a busy machine take many times as long."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
         return
     threads = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(torch.is_grad_enabled()):
         torch.set_num_threads(1)
         try:
             yield

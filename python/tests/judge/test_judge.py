@@ -180,6 +180,17 @@ def test_a_module_keeps_its_parameters() -> None:
     assert module.training and module.in_proj_weight.dtype == torch.float32
 
 
+def test_a_file_that_turns_gradients_off(tmp_path: Path) -> None:
+    """They are asked for all the same, and are on afterwards; an output that the code cuts off is not right for that."""
+    torch = pytest.importorskip("torch")
+    text = "import torch\ntorch.set_grad_enabled(False)\ndef attend(q, k, v):\n    return (q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v{}\n"
+    for cut, verdict in (("", "right"), (".detach()", "wrong")):
+        (tmp_path / "mine.py").write_text(text.format(cut))
+        finding = qkv.judge(tmp_path / "mine.py", task="sdpa")
+        assert finding.verdict == verdict and torch.is_grad_enabled(), str(finding)
+        assert all(one.asked for one in finding.checks if one.name.startswith("gradient"))
+
+
 def test_a_path(tmp_path: Path) -> None:
     """A file as it is now, with what it imports from its folder; afterwards nothing of it is left in this process."""
     file, beside = tmp_path / "attend_here.py", tmp_path / "beside_it.py"

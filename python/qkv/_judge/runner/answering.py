@@ -15,13 +15,14 @@ import numpy as np
 from .calling import Result, array_of
 from .contracts.tasks import FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS
 from .errors import FAILURES, Stop, line_of
-from .frameworks import from_numpy, is_array, source_of, to_numpy, told, torch_of
+from .frameworks import from_numpy, is_array, named, source_of, to_numpy, told, torch_of
 from .masks import beyond
 from .slots import Tensors, Words
 from .steps import stepped, train_steps
 from .subject import SQUARE, Skipped, Subject, causal_mask, has_more_keys, lengths, padding_mask, square
 
 Answer = tuple[Tensors, dict[str, str]]
+_NO_GRAD = "it runs under torch.no_grad"
 
 
 def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int = 0) -> Answer:
@@ -184,21 +185,27 @@ def _dense(result: Result, subject: Subject, tensors: Tensors) -> Any:
 
 
 def _gradient(subject: Subject, tensors: Tensors, metadata: Words, assignment: int) -> Tensors:
+    """Also by parameters that the code froze, and where its file turned gradients off."""
     call, target, leaves = _prepared(subject, tensors, metadata, assignment, gradient=True)
     function = getattr(target, subject.method) if target is not None else subject.binding_for().function
     if "_contextlib" in getattr(getattr(function, "__code__", None), "co_filename", ""):
-        raise Skipped("it runs under torch.no_grad")
-    result = call()
-    answers = _out(subject, result, tensors)
+        raise Skipped(_NO_GRAD)
     if subject.framework != "torch":
-        return answers
+        return _out(subject, call(), tensors)
     inputs, collect = subject.gradients(target, leaves, tensors, assignment)
+    for one in inputs:
+        one.requires_grad_(True)
+    with torch_of().enable_grad():
+        result = call()
+    answers = _out(subject, result, tensors)
     found = [None] * len(inputs)
     if getattr(result.out, "requires_grad", False):
         dout = from_numpy(tensors["dout"], "torch", subject.dtype).to(result.out.dtype)
         if dout.shape != result.out.shape:
             raise Stop(f"{subject.name} must return {list(dout.shape)}: it returned {list(result.out.shape)}")
         found = torch_of().autograd.grad(result.out, inputs, dout, allow_unused=True)
+    elif {"no_grad", "inference_mode", "set_grad_enabled"} & named(subject.thing):
+        raise Skipped(_NO_GRAD)
     grads = [np.zeros(tuple(one.shape)) if grad is None else to_numpy(grad) for one, grad in zip(inputs, found)]
     return answers | {f"d_{name}": array_of(value, subject.precision or subject.dtype) for name, value in collect(grads).items()}
 

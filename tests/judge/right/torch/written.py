@@ -183,6 +183,23 @@ class OnlineSoftmax(nn.Module):
         return o / total[..., None]
 
 
+class FrozenHead(nn.Module):
+    """Trained elsewhere: nothing here learns."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.wq, self.wk, self.wv = (nn.Parameter(torch.randn(dim, dim), requires_grad=False) for _ in range(3))
+
+    def forward(self, x):
+        return attend(x @ self.wq, x @ self.wk, x @ self.wv)
+
+
+class HeadForInference(FrozenHead):
+    def forward(self, x):
+        with torch.no_grad():
+            return super().forward(x)
+
+
 def qkv_attention(q, k, v, mask=None):
     """Both are scaled. mask is added."""
     s = (q * q.shape[-1] ** -0.25) @ (k * q.shape[-1] ** -0.25).transpose(-2, -1)
@@ -191,5 +208,5 @@ def qkv_attention(q, k, v, mask=None):
 
 RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "BidirectionalLinearAttention", "OnlineSoftmax"]
 TASK = {"WeightsByEinsum": "mha", "TorchInside": "mha", "多头注意力": "mha", "GroupsByBroadcast": "gqa"}
-RIGHT += [*TASK, "SingleSelfAttention"]
+RIGHT += [*TASK, "SingleSelfAttention", "FrozenHead", "HeadForInference"]
 EXPECTED = {"qkv_attention": "mask-added", "NeoXAttention": "merged-by-head"}
