@@ -195,6 +195,30 @@ def test_an_object_of_arrays(tmp_path: Path) -> None:
     assert right(subject)
 
 
+HELD = SOFTMAX + """
+class SelfAttentionV1:
+    def __init__(self, dim):
+        of, w, b = ("key", "query", "value"), np.ones((dim, dim)), np.ones(dim)
+        HELD
+
+    def __call__(self, x):
+        k, q, v = (x @ W + B for n in ("key", "query", "value"))
+        return softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+"""
+PLACES = {
+    "with its matrix": ("self.layers = {n: {'w': w, 'b': b} for n in of}", "self.layers[n]['w']", "self.layers[n]['b']"),
+    "in a dict": ("self.W, self.b = {n: w for n in of}, {n: b for n in of}", "self.W[n]", "self.b[n]"),
+    "in a dict of biases": ("self.weights, self.biases = {n: w for n in of}, {n: b for n in of}", "self.weights[n]", "self.biases[n]"),
+    "in an order of its own": ("self.w, self.shifts = {n: w for n in of}, [b for n in of]", "self.w[n]", "self.shifts['kqv'.index(n[0])]"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_bias_is_found_by_its_name_or_in_every_order(tmp_path: Path, place: str) -> None:
+    held, matrix, bias = PLACES[place]
+    assert right(subject_of(tmp_path, HELD.replace("HELD", held).replace("W + B", f"{matrix} + {bias}")))
+
+
 def test_a_block_is_found_by_what_it_holds(tmp_path: Path) -> None:
     text = """
 import torch.nn as nn

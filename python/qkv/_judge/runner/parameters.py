@@ -216,16 +216,15 @@ def _choices(found: list[Found], sizes: Sizes, bias: bool, limit: int) -> list[l
     return [[one if one.letters else one._replace(letters=dict(pairs)[one]) for one in mine] for pairs in itertools.islice(found, limit)]
 
 
-def _biases(weights: list[Found], found: list[Found], sizes: Sizes, limit: int) -> list[Found]:
-    """A bias belongs to the weight beside it ("wq.bias" to "wq.weight"); others by their own names, then in order."""
+def _biases(weights: list[Found], found: list[Found], sizes: Sizes, limit: int) -> list[list[Found]]:
+    """A bias belongs to the weight beside it ("wq.bias" to "wq.weight"); others by their own names, then in every order."""
     beside = {re.sub(r"\.?_?weight$", "", one.entry.path): one for one in weights}
     mine = []
     for one in found:
         if one.entry.bias:
             weight = beside.get(re.sub(r"\.?_?bias$", "", one.entry.path))
             mine.append(one._replace(letters=weight.letters, head=weight.head) if weight else one)
-    ways = _choices(mine, sizes, True, limit)
-    return ways[0] if ways else [one for one in mine if one.letters]
+    return _choices(mine, sizes, True, limit) or [[one for one in mine if one.letters]]
 
 
 def _slots(found: list[Found], family: str, sizes: Sizes) -> list[Slot] | None:
@@ -278,11 +277,14 @@ def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: in
         raise Stop(f"cannot tell which parameter is which of {describe(entries)}: say so, --map W_q=NAME W_k=NAME W_v=NAME W_o=NAME")
     assignments = []
     for way in ways:
-        every = [*way, *_biases(way, found, sizes, limit)]
-        for family in _families(every, sizes):
-            slots = _slots(every, family, sizes)
-            if slots is not None:
-                assignments.append(_assignment(way, family, slots, len(ways) > 1))
+        orders = _biases(way, found, sizes, limit)[: 1 if len(ways) > 1 else limit]  # nobody tries every order of both
+        for biases in orders:
+            every = [*way, *biases]
+            tried = way if len(ways) > 1 else biases if len(orders) > 1 else []
+            for family in _families(every, sizes):
+                slots = _slots(every, family, sizes)
+                if slots is not None:
+                    assignments.append(_assignment(way, family, slots, tried))
     if not assignments:
         raise Stop(f"the parameters {describe(entries)} do not have the shapes of a projection of {sizes.embed} to "
                    f"{sizes.heads} heads of {sizes.head_dim}: --init gives sizes, --map names")  # fmt: skip
@@ -291,10 +293,11 @@ def assign(entries: list[Entry], sizes: Sizes, chosen: dict[str, str], limit: in
     return assignments[:limit]
 
 
-def _assignment(way: list[Found], family: str, slots: list[Slot], ambiguous: bool) -> Assignment:
+def _assignment(way: list[Found], family: str, slots: list[Slot], tried: list[Found]) -> Assignment:
+    """`tried`: those whose order is one of several."""
     parts = []
-    if ambiguous:
-        parts.append(", ".join(f"W_{''.join(one.letters or ())}={one.entry.path}" for one in way))
+    if tried:
+        parts.append(", ".join(f"{'b' if one.entry.bias else 'W'}_{''.join(one.letters or ())}={one.entry.path}" for one in tried))
     if any(one.entry.layout is None for one in way):
         parts.append("matrices [out, in] (x W^T)" if family == "out_in" else "matrices [in, out] (x W)")
     if any(len(one.letters or ()) > 1 for one in way):

@@ -95,8 +95,8 @@ def is_bias(path: str) -> bool:
 
 def letters(path: str, bias: bool = False) -> tuple | None:
     """("q",), ("k",), ("v",), ("o",), ("k", "v"), ("q", "k", "v") or None: which projections a parameter's name says it is."""
-    name = key(stem(path))
-    own = path.split(".")[-1] in ("weight", "bias") or not bias or path.endswith("_bias")
+    name, (*outer, last) = key(stem(path)), path.split(".")
+    own = not bias or last in ("weight", "bias", "b") or path.endswith("_bias") or any(key(one) in ("b", "bias", "biases") for one in outer)
     return (_matched(name, _WEIGHT) if own else None) or (_matched(name, _BIAS) if bias else None)
 
 
