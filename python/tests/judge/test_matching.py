@@ -195,6 +195,33 @@ def test_an_object_of_arrays(tmp_path: Path) -> None:
     assert right(subject)
 
 
+LINEAR = NUMPY[len(SOFTMAX) : NUMPY.index("class SelfAttentionV1")]
+CLOSURE = "def Linear(n_in, n_out):\n    W, b = np.random.randn(n_in, n_out), np.zeros(n_out)\n    return lambda x: x @ W + b\n\n"
+TORCH = "from torch.nn import Linear\nfrom torch import softmax as soft\ndef softmax(x):\n    return soft(x, -1)\n"
+HOLDERS = {
+    "a neighbour": NUMPY.replace(LINEAR, "from linear_beside import Linear\n"),
+    "slots": NUMPY.replace("V1:\n", "V1:\n    __slots__ = ('query', 'key', 'value')\n"),
+    "slots of a part": NUMPY.replace("Linear:\n", "Linear:\n    __slots__ = ('W', 'b')\n"),
+    "a closure": NUMPY.replace(LINEAR, CLOSURE),
+    "a layer of PyTorch": NUMPY.replace(LINEAR, TORCH),
+    "a name like a mask's": NUMPY.replace("self.b", "self.bias"),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_what_holds_arrays(tmp_path: Path, holder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "linear_beside.py").write_text("import numpy as np\n" + LINEAR)
+    subject = subject_of(tmp_path, HOLDERS[holder])
+    assert len(subject.assignments[0].slots) == 6 and right(subject)
+
+
+def test_arrays_that_are_not_found_are_no_mistake(tmp_path: Path) -> None:
+    text = NUMPY.replace(LINEAR, "from functools import partial\n").replace("Linear(hidden_dim, hidden_dim)", "partial(np.matmul, np.eye(hidden_dim))")
+    with pytest.raises(Stop, match="no parameters were found in SelfAttentionV1, which holds query, key, value: "):
+        subject_of(tmp_path, text, task="v1")
+
+
 HELD = SOFTMAX + """
 class SelfAttentionV1:
     def __init__(self, dim):

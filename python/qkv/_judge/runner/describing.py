@@ -312,8 +312,8 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
     elif subject.task == "block":
         have = parameters.describe([*entries, *rest]) or "no parameters"
         raise Stop(f"{subject.name} is no block that can be judged: its norms and its feed-forward part are not found in {have}")
-    if not entries and subject.task in tasks.SINGLE and not subject.helpers["asked"]:
-        raise NoTask(f"{subject.name} has no parameters: no exercise asks for it")
+    if not entries and subject.task in tasks.LAYERS:
+        parameters.none_in(subject.name, subject.prototype, subject.task in tasks.SINGLE and not subject.helpers["asked"])
     if entries:
         subject.sizes = building.sizes_of(subject.prototype, entries, subject.task, values, given, subject.helpers["fixed"])
         subject.assignments = assign(entries, subject.sizes, mapping, int(request.get("alternatives") or 24), cls)

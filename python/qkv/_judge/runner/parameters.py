@@ -3,17 +3,21 @@ leave a choice, several assignments are returned, the likeliest first. Not: layo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
+import sys
 from collections.abc import Iterator
+from types import CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import match
+from .calling import attributes
 from .contracts import names
-from .errors import NoTask, Stop
+from .errors import NoTask, People, Stop
 from .frameworks import is_array, is_module, is_tensor, source_of, torch_of
 from .slots import Sizes, Slot, axes_of, numbers
 
@@ -39,8 +43,7 @@ def _layout(owner: Any, name: str) -> Any:
 def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
     """(what may be projections, the rest: norms, embeddings), in the order in which they were made."""
     if not is_module(thing):
-        arrays = _arrays(thing, thing, "", 0)
-        return [Entry(path, tuple(value.shape), None, _is_bias(path, value.shape)) for path, value in arrays], []
+        return [Entry(path, tuple(one.shape), layout, _is_bias(path, one.shape)) for path, one, layout in _arrays(thing, (), "")], []
     torch = torch_of()
     mine, rest = [], []
     own = {path for path, _ in thing.named_parameters()}
@@ -59,24 +62,49 @@ def _is_bias(path: str, shape: Any) -> bool:
     return len(shape) <= 1 or (names.is_bias(path) and sum(size != 1 for size in shape) <= 1 + heads)
 
 
-def _arrays(root: Any, thing: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Floating arrays in attributes, lists and dicts of an object that is no nn.Module; three levels deep."""
-    if isinstance(thing, dict):
-        members = list(thing.items())
-    elif isinstance(thing, (list, tuple)):
-        members = list(enumerate(thing))
-    elif hasattr(thing, "__dict__") and (depth == 0 or type(thing).__module__ == type(root).__module__):
-        members = list(vars(thing).items())
-    else:
-        return
-    for name, value in members:
+def _file(cls: type) -> str:
+    return getattr(sys.modules.get(cls.__module__), "__file__", None) or "<built in>"
+
+
+def _members(root: Any, thing: Any) -> dict[Any, Any] | None:
+    """What a list, a dict, a module, an object of the person's folder, or a function that the person's file makes inside others holds; None of
+    what is not looked into."""
+    if isinstance(thing, (dict, list, tuple)):
+        return thing if isinstance(thing, dict) else dict(enumerate(thing))
+    if is_module(thing):
+        return dict(thing.named_parameters())
+    people = People(_file(type(root)))
+    if isinstance(thing, FunctionType):
+        cells = dict(zip(thing.__code__.co_freevars, thing.__closure__ or ()))
+        own = thing.__code__.co_filename == people.file
+        return {name: cell.cell_contents for name, cell in cells.items() if cell != type(cell)()} if own or not cells else None
+    own = type(thing).__module__ == type(root).__module__ or people.owns(_file(type(thing)))
+    held = {} if isinstance(thing, type) else attributes(thing)
+    return held if own else None if held or isinstance(thing, (functools.partial, MethodType)) else {}
+
+
+def _arrays(root: Any, above: tuple[Any, ...], path: str) -> Iterator[tuple[str, Any, Any]]:
+    """(path, floating array, layout) in all that an object holds that is no nn.Module; `above`: what holds it, three levels deep."""
+    thing = above[-1] if above else root
+    for name, value in (_members(root, thing) or {}).items():
         inner = f"{path}.{name}" if path else str(name)
         if is_array(value):
             floating = value.is_floating_point() if is_tensor(value) else np.issubdtype(value.dtype, np.floating)
-            if floating and value.ndim and names.argument(str(name)) not in ("mask", "past_k", "past_v"):
-                yield inner, value
-        elif depth < 3:
-            yield from _arrays(root, value, inner, depth + 1)
+            state = names.argument(str(name)) in ("mask", "past_k", "past_v") and not (value.ndim == 1 and names.is_bias(str(name)))
+            if floating and value.ndim and not state:
+                yield inner, value, _layout(thing, str(name)) if is_module(thing) else None
+        elif len(above) < 3 and not any(value is one for one in (root, *above)):
+            yield from _arrays(root, (*above, value), inner)
+
+
+def none_in(name: str, thing: Any, single: bool) -> None:
+    """Raises Stop where a layer without parameters is no exercise's, or holds what is not looked into."""
+    if single:
+        raise NoTask(f"{name} has no parameters: no exercise asks for it")
+    unseen = [] if is_module(thing) else [inner for inner, one in attributes(thing).items() if _members(thing, one) is None]
+    if unseen:
+        raise Stop(f"no parameters were found in {name}, which holds {', '.join(unseen)}: "
+                   "arrays are looked for in lists, dicts and objects of its folder")  # fmt: skip
 
 
 def _key(thing: Any, name: str) -> Any:
@@ -87,7 +115,13 @@ def _key(thing: Any, name: str) -> Any:
 
 
 def _step(thing: Any, name: str) -> Any:
+    if isinstance(thing, FunctionType):
+        return _cell(thing, name).cell_contents
     return thing[_key(thing, name)] if isinstance(thing, (list, tuple, dict)) else getattr(thing, name)
+
+
+def _cell(function: FunctionType, name: str) -> CellType:
+    return (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
 
 
 def get(thing: Any, path: str) -> Any:
@@ -114,6 +148,10 @@ def put(thing: Any, path: str, value: np.ndarray, dtype: str) -> None:
         new = torch.from_numpy(new).requires_grad_(old.requires_grad)
     if isinstance(thing, tuple):
         old[...] = new
+    elif isinstance(thing, FunctionType):
+        _cell(thing, last).cell_contents = new
+    elif is_module(thing):
+        old.data = new.detach()
     elif isinstance(thing, (dict, list)):
         thing[_key(thing, last)] = new
     else:
