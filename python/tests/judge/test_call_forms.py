@@ -46,6 +46,7 @@ def attention(q, k, v, ARGUMENT=None):
         ("attn_bias", "scores + attn_bias", "", masks.Form("[B, 1, L, L]", "float", added=True)),
         ("casual_mask", "np.where(casual_mask, scores, -1e9)", "", masks.Form("[B, 1, L, L]", "bool")),
         ("is_pad", "np.where(is_pad[:, None, None], -1e9, scores)", "", masks.Form("[B, L]", "bool", hides=True)),
+        ("forbidden_mask", "np.where(forbidden_mask, -1e9, scores)", "", masks.Form("[B, 1, L, L]", "bool", hides=True)),
         ("valid_lens", "np.where(np.arange(7) < valid_lens.reshape(-1, 1, 1, 1), scores, -1e9)", "", masks.Form(masks.LENGTHS, "int64")),
     ],
 )  # fmt: skip
@@ -247,12 +248,20 @@ HIDES = (
     "mask=1 的地方填充负无穷", "where mask is nonzero the score is dropped", "mask: True表示被mask掉",
     "mask is 1 where a position must be hidden", "positions with 1 in mask are ignored", "nonzero entries of the mask are blocked",
     "1 in mask means masked out", "mask 为 1 表示该位置是 padding", "future tokens are marked with a 1",
+    "mask is True where attention is forbidden", "True = disallowed", "1 for positions that must not be attended", "True marks invalid keys",
+    "a True value indicates that the corresponding key will be ignored", "True for positions we cannot attend to", "True where the key must be skipped",
+    "True values will be filled with -inf", "True = mask out", "set True to mask a key", "`True` -> not allowed to attend", "0 = keep, 1 = drop",
+    "True if key j is hidden from query i", "True where query i may not look at key j", "True: may not attend", "0 means visible", "True drops a key",
+    "ones mark what is masked", "True 表示禁止关注", "True 的位置会被置为 -inf", "True 处不参与注意力",
 )  # fmt: skip
 SHOWS = (
     "True means visible", "True: may attend", "1 = keep, 0 = hide", "1 for tokens that are not masked", "True where a key is kept", "1 means not padding",
     "True means not hidden", "mask[b, i, j] = True 表示 i 能看到 j", "mask is True where a key may be seen", "mask: 0 for positions to ignore",
     "mask=0 的地方填充负无穷", "where mask is zero the score is dropped", "mask: True where a key must not be masked", "True表示没有被mask掉",
     "True 表示可见，False 表示不可见", "1 表示保留，0 表示屏蔽", "1 表示不被遮挡", "1 in mask means visible", "nonzero entries of the mask are kept",
+    "True means that the key cannot be masked", "True for tokens not to be ignored", "True = not invalid", "True = do not mask", "False: may not attend",
+    "1 keeps, 0 drops", "0 for tokens to ignore", "non-padded keys are 1", "False where query i cannot see key j", "True 表示不禁止",
+    "0 where a key may be seen, -inf elsewhere",
 )  # fmt: skip
 
 

@@ -72,24 +72,35 @@ def forms(argument: str, task: str, hides: bool | None = None) -> list[Form]:
 
 
 #: What a docstring says of a mask: "1 = hidden", "mask: True where padding is", "padded positions are 1 in the mask"; "0 or -inf".
+_OFF = (
+    r"(?:hidden|masked|ignored?|pad\w*|blocked|drop(?:ped)?\b|removed|excluded|forbidden|disallowed|prohibited|invalid|skip(?:ped)?\b|suppressed|"
+    r"prevented|discard(?:ed)?\b|disabled|(?:set to|filled with|replaced (?:by|with)) -\s?inf)"
+)
 _HIDDEN = (
-    r"(?:hidden|hide|masked|ignored?|pad\w*|blocked|dropped|removed|excluded|future|set to -\s?inf|"
-    r"(?:do(?:es)? )?not\b(?! (?:(?:be|an?|zero) )?(?:masked|ignored|blocked|dropped|removed|excluded|hidden|pad\w*)\b)|"
-    r"[需应]?[要该会将]?被?\s*(?:遮|屏蔽|隐藏|填充|忽略|mask\s*[掉住])|看不|不(?!(?:会|需要?|应该?|用|能|可|是|该)?被?\s*(?:[遮屏隐忽填]|mask)))"
+    rf"(?:{_OFF}|hide|mask out|future|(?:(?:(?:do(?:es)?|may|must|should|can|is|are) )?not|cannot|can't)\b"
+    rf"(?! (?:(?:to be|to|be|an?|zero) )?(?:{_OFF}|mask|hide|block|remove|exclude|forbid|disable))|"
+    r"[需应]?[要该会将]?被?\s*(?:遮|屏蔽|隐藏|填充|忽略|禁止|[置设]为\s*-|mask\s*[掉住])|看不|不(?!(?:会|需要?|应该?|用|能|可|是|该)?被?\s*(?:[遮屏隐忽填禁]|mask)))"
 )
 _ONE = r"(?:(?<![\w.])(?:1s?|ones?|true|non-?zero)(?![a-z0-9_])|为真)"
-_NOUN = r"(?:tokens?|positions?|keys?|entry|entries|elements?|attention|scores?)"
+_ZERO = r"(?<![\w.-])(?:0s?|zeros?|false)(?![a-z0-9_.])"
+_NOUN = r"(?:tokens?|positions?|keys?|quer(?:y|ies)|entry|entries|elements?|attention|scores?|values?|we|what)"
 _MEANS = (
-    rf"(?:\s+{_NOUN})?\s*(?:=+|:|：|->|means?|is|are|where|for|at|marks?|表示|代表|为|是|的(?:位置|地方|词元|键)?)\s*"
-    r"[\"'“‘]?(?:(?:a|the|this|that)\s+)?(?:该|此|这个)?(?:位置|词元|键)?[是为]?\s*(?:[a-z] )?"
+    rf"[\"'”’`]*(?:\s+{_NOUN})?\s*(?:=+|:|：|->|means?|indicates?|denotes?|is|are|will be|where|if|for|at|marks?|表示|代表|为|是|"
+    r"的?处|的(?:位置|地方|词元|键)?)\s*[\"'“‘]?(?:that\s+)?(?:(?:a|the|this|that)\s+)?(?:corresponding\s+)?"
+    r"(?:该|此|这个)?(?:位置|词元|键)?[是为]?\s*(?:[a-z] )?"
 )
-_OF_A_TOKEN = rf"(?:{_NOUN}\s+(?:is|are|must(?: be)?|to(?: be)?|that (?:is|are))\s+(?:an?\s+)?)?"
+_OF_A_TOKEN = (
+    rf"(?:{_NOUN}(?:\s+[a-z])?\s+(?:(?:that |which )?(?:(?:is|are|must|may|will|should|to)\b(?: be\b)?\s*|(?=cannot|can't))|we (?=cannot|can't))"
+    r"(?:an?\s+)?)?"
+)
+_SEEN = r"(?:(?:may(?! not)|visible|see|seen|real|keep|kept|tokens?(?!\s+(?:is|are))|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
 _HIDES = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_HIDDEN}|{_ONE} above the (?:main )?diagonal|"
                     rf"(?:mask \w+|is) (?:true|non-?zero),? (?:the|that|its) {_OF_A_TOKEN}{_HIDDEN}|"
-                    rf"{_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:marked (?:with|by|as) )?(?:a\s+)?{_ONE}|"
+                    rf"(?<!not )(?<![\w-]){_HIDDEN}(?:\s+\w+)?\s+(?:=+|is|are|have|has|get)\s+(?:marked (?:with|by|as) )?(?:a\s+)?{_ONE}|"
                     rf"{_ONE}\s+(?:{_NOUN}\s+of|in)\s+(?:the\s+)?\w*mask\s+(?:are|is|means?)\s+{_HIDDEN}|"
+                    rf"{_ONE}\s+(?:hides|drops|removes|disables|blocks|excludes|ignores|forbids|prevents|to mask)\b|"
+                    rf"{_ZERO}{_MEANS}{_OF_A_TOKEN}(?!tokens?){_SEEN}(?![^\n]*-\s?inf)|"
                     rf"(?:遮|屏蔽|隐藏|填充|忽略|padding)\w{{0,4}}?\s*(?:为|是|=|置为?|取)\s*{_ONE}", re.IGNORECASE)  # fmt: skip
-_SEEN = r"(?:(?:may|visible|see|seen|real|keep|kept|tokens?(?!\s+(?:is|are))|attend\w*|look|valid|allowed)\b|可|能|有效|保留|真实|允许)"
 _VISIBLE = re.compile(rf"{_ONE}{_MEANS}{_OF_A_TOKEN}{_SEEN}|(?:可见|有效|保留|真实)\w{{0,4}}?\s*(?:为|是|=)\s*{_ONE}", re.IGNORECASE)
 _ADDED = re.compile(r"-\s?inf|additive|added to|mask (?:is|gets) added|-1e\d", re.IGNORECASE)
 
