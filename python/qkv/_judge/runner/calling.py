@@ -248,7 +248,7 @@ def array_of(value: Any, precision: str | None) -> np.ndarray:
     if isinstance(value, np.ma.MaskedArray) or array.dtype.kind not in "fiub":
         kind = "a masked array" if isinstance(value, np.ma.MaskedArray) else f"an array of {array.dtype}"
         raise Stop(f"the code must return arrays of real numbers: it returned {kind}")
-    if not np.issubdtype(array.dtype, np.floating):
+    if array.dtype not in (np.float32, np.float64):  # integers, np.longdouble
         array = array.astype(np.float64)
     return array.astype(precision) if precision else array
 

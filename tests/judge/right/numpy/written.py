@@ -87,6 +87,11 @@ def attend_behind_tokens(q, k, v, scale=None):
     return np.einsum("bhij,bjhd->bihd", softmax(scores), v)
 
 
+def attend_in_longdouble(q, k, v):
+    q, k, v = (np.asarray(x, np.longdouble) for x in (q, k, v))
+    return softmax(q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])) @ v
+
+
 def cross_attention_rows(x_q, x_kv, wq, wk, wv, wo, n_heads):
     """Matrices (out, in): x W^T."""
     q, k, v = (np.split(x @ w.T, n_heads, axis=-1) for x, w in ((x_q, wq), (x_kv, wk), (x_kv, wv)))
@@ -141,6 +146,7 @@ class Tête:
 RIGHT = [
     *("sdpa_loops", "flash", "mha_loop", "multi_query_attention", "tiled_attention", "masked_attention"),
     *("attend_behind_tokens", "cross_attention_rows", "multi_head_dicts", "multi_head_lists", "causal_linear_attention", "tiled_rows"),
+    "attend_in_longdouble",
 ]
 EXPECTED = {"Tête": "causal-unasked"}
 TASK = {"sdpa_loops": "sdpa", "mha_loop": "mha", "Tête": "self-attention"}
