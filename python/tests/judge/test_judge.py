@@ -74,6 +74,23 @@ def test_branches_that_no_probe_went_through_are_in_the_first_line() -> None:
     assert qkv.judge(sdpa).untried == ()
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="instructions say where they stand since Python 3.11")
+def test_branches_on_the_line_of_their_condition(tmp_path: Path) -> None:
+    text = inspect.getsource(softmax) + """
+def attend(q, k, v, mask=None):
+    scores = q @ k.swapaxes(-1, -2) / q.shape[-1] ** 0.5
+    if q.shape[2] > 64: return q
+    if mask is not None: scores = np.where(mask, scores, -1e30)
+    for step in range(3):
+        if step > 1: continue
+        if step > 7: break
+    return softmax(scores) @ v
+"""
+    (tmp_path / "mine.py").write_text("import numpy as np\n" + text)
+    finding = qkv.judge(tmp_path / "mine.py", task="sdpa")
+    assert finding and finding.untried == ("`if q.shape[2] > 64`", "`if step > 7`"), str(finding)
+
+
 def grouped(q, k, v):
     groups = q.shape[1] // k.shape[1]
     return sdpa(q, *(np.tile(x, (1, groups, 1, 1)) for x in (k, v)))
