@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import qkv
+from qkv._judge import exchanged
 from qkv._judge.runner.describing import subject_of_file
 from qkv._judge.runner.errors import Stop
 from qkv._judge.runner.steps import trial_tensors
@@ -184,8 +185,30 @@ def causal_attention(q, k, v):
     return softmax(np.where(np.tri(len(q[0, 0]), dtype=bool), q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)) @ v
 """
     subject = subject_of(tmp_path, text)
-    assert answered(subject, {"q": Q, "k": K, "v": V}, causal="1") == ({}, {"skipped": "it takes as many queries as keys only"})
-    assert right(subject)
+    _, notes = answered(subject, {"q": Q, "k": K, "v": V}, causal="1")
+    assert notes["skipped"].startswith("it takes as many queries as keys only: ValueError: ") and notes["unrun"] == "len(k) > len(q)"
+    found = exchanged(subject)[0]
+    assert found["verdict"] == "right" and found["untried"] == ["len(k) > len(q)"]
+    flagged = text.replace("causal_attention(q, k, v)", "flash_attention(q, k, v, block_size=4, causal=False)").replace("np.where(", "np.where(not causal or ")
+    assert exchanged(subject_of(tmp_path, flagged))[0]["verdict"] == "failed"  # with more keys it runs without the flag alone
+
+
+@pytest.mark.parametrize(("check", "asked"), [("mask.any(-1).all()", False), ("mask.all()", True), ("(mask.sum(-1) > 1).all()", True)])
+def test_a_query_that_sees_nothing_may_be_refused(tmp_path: Path, check: str, asked: bool) -> None:
+    found = exchanged(subject_of(tmp_path, SOFTMAX + f"""
+def sdpa(q, k, v, mask=None):
+    if mask is not None and not {check}:
+        raise ValueError("a row of the mask is empty")
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    return softmax(scores if mask is None else np.where(mask, scores, -np.inf)) @ v
+"""))[0]  # fmt: skip
+    assert found["verdict"] == ("failed" if asked else "right")
+    assert found["untried"] == ["a query that sees nothing"] * (not asked)
+
+
+def test_an_argument_that_the_task_has_not(tmp_path: Path) -> None:
+    with pytest.raises(Stop, match="the argument qkv of sdpa was taken for W_qkv, which the task sdpa has not: it has q, k, v, mask"):
+        subject_of(tmp_path, "def sdpa(qkv, mask=None):\n    q, k, v = qkv\n    return q\n")
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,8 @@ def test_causal_functions_are_held_too(tmp_path: Path) -> None:
         ("return out, L - m[..., 0]", "scale", None),
     ):  # fmt: skip
         found, _ = exchanged(subject_of(tmp_path, text.replace("RETURNED", returned).replace("else scale)", f"else {used})")))
-        assert [one["id"] for one in found["mistakes"]] == [seen] * bool(seen) and len(found["untried"]) == (seen is None)
+        assert [one["id"] for one in found["mistakes"]] == [seen] * bool(seen)
+        assert len(found["untried"]) == (seen is None) + 1 and found["untried"][-1] == "len(k) > len(q)"  # its triangle is square
 
 
 @pytest.mark.parametrize(("lse", "seen"), [

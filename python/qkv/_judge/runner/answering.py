@@ -27,11 +27,12 @@ _NO_GRAD = "it runs under torch.no_grad"
 
 def answer(subject: Subject, tensors: Tensors, metadata: Words, assignment: int = 0) -> Answer:
     """(tensors, metadata) of one answer; never raises for what the person's code does, but for KeyboardInterrupt. `unrun`: conditions of
-    branches that no answer so far went through."""
+    branches that no answer so far went through, and what the code refused."""
     one = subject.small[int(metadata["small"]) - 1] if "small" in metadata else subject
     with subject.branches.watched():
         found, notes = answered(one, tensors, metadata, assignment)
     unrun = subject.branches.unrun({name for one in subject.bindings.values() for name in one.untried(True)})
+    unrun += subject.helpers.get("unasked", ())
     return found, notes | ({"unrun": "\n".join(unrun)} if unrun else {})
 
 
@@ -48,17 +49,33 @@ def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
         found = _CALLS[kind](subject, tensors, metadata, assignment)
         given = not subject.helpers["asked"] and "out" in found and has_more_keys(tensors)
         if given and found["out"].shape[-2:-1] == tensors["k"].shape[-2:-1]:  # a row for each key
-            raise Skipped(SQUARE)
+            return _unasked(subject, "len(k) > len(q)", SQUARE)
         return found, subject.helpers.pop("fails", {})
     except Skipped as reason:
         return {}, {"skipped": str(reason)}
     except FAILURES as error:
         causal = metadata.get("causal") == "1" or subject.has.get("causal")
-        if causal and subject.task != "backward" and has_more_keys(tensors):
-            with contextlib.suppress(*FAILURES):  # it may run with as many queries as keys
-                _CALLS[kind](subject, square(tensors), metadata, assignment)
-                return {}, {"skipped": SQUARE}
+
+        def runs(other: Tensors, **more: str) -> bool:
+            with contextlib.suppress(*FAILURES):
+                _CALLS[kind](subject, other, {**metadata, **more}, assignment)
+                return True
+            return False
+
+        if causal and subject.task != "backward" and has_more_keys(tensors) and runs(square(tensors)):
+            if metadata.get("causal") != "1" or not runs(tensors, causal="0"):
+                return _unasked(subject, "len(k) > len(q)", f"{SQUARE}: {line_of(error)}")
+        if "mask" in tensors and subject.people.refuses(error):
+            mask = np.asarray(tensors["mask"], bool)
+            if runs({**tensors, "mask": mask | (~mask.any(-1, keepdims=True) & (np.arange(mask.shape[-1]) == 0))}):
+                return _unasked(subject, "a query that sees nothing", f"it refuses a query that sees nothing: {line_of(error)}")
         return {}, failure(subject, error)
+
+
+def _unasked(subject: Subject, what: str, reason: str) -> Answer:
+    """Skipped, and said of a right verdict."""
+    subject.helpers["unasked"] = dict.fromkeys([*subject.helpers.get("unasked", ()), what])
+    return {}, {"skipped": reason}
 
 
 def failure(subject: Subject, error: BaseException) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from typing import Any
@@ -96,6 +97,11 @@ class People:
 
     def _frames(self, error: BaseException) -> list[traceback.FrameSummary]:
         return [frame for frame in traceback.extract_tb(error.__traceback__) if self.owns(frame.filename)]
+
+    def refuses(self, error: BaseException) -> bool:
+        """Whether a line of the person's own raises it on purpose."""
+        last = traceback.extract_tb(error.__traceback__)[-1:]
+        return any(self.owns(frame.filename) and re.search(r"(?:^|[:;]\s*)(?:raise|assert)\b", frame.line or "") for frame in last)
 
     def unfilled(self, error: BaseException) -> bool:
         """A skeleton's NotImplementedError; without a text it counts where the person's own line raises it."""

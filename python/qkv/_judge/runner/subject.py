@@ -179,9 +179,13 @@ class Subject:
         if self.task in PARTS:
             return self._of_part(binding, metadata, leaves)
         values: dict[str, Any] = {name: value for name, value in leaves.items() if name[:2] not in ("W_", "b_")}
-        for role in binding.roles.values():
+        for name, role in binding.roles.items():
             if role is not None and role[:2] in ("W_", "b_"):
-                values[role] = self.parameter(role, leaves)
+                try:
+                    values[role] = self.parameter(role, leaves)
+                except KeyError:
+                    raise Stop(f"the argument {name} of {binding.name} was taken for {role}, which the task {self.task} has not: "
+                               f"it has {', '.join(binding.contract or leaves)}") from None  # fmt: skip
                 if (pair := self.ways[0].pair) and role[:2] == "W_":
                     values[role] = {pair[0]: values[role], pair[1]: self.parameter("b_" + role[2:], leaves)}
         if binding.takes("params"):
