@@ -194,6 +194,19 @@ def test_training_that_drops_nothing(tmp_path: Path) -> None:
     assert found(tmp_path, noise) == ["unknown"]
 
 
+def test_a_mask_in_training(tmp_path: Path) -> None:
+    """Tried where the code draws the same numbers again, said otherwise."""
+    more = "s = s if mask is None{} else s.masked_fill(~mask, -1e9); s = s.softmax(-1); "
+    more += "s = s * (torch.rand(s.shape, generator={}) > self.hidden * self.training) / (1 - self.hidden * self.training)"
+    text = layer("MultiHeadAttention", "num_heads, dropout=0.1", "num_heads", "num_heads", more).replace("num_heads, None", "num_heads, dropout")
+    text = text.replace("forward(self, x", "forward(self, x, mask=None").replace("s.softmax(-1) @ v", "s @ v") + "\nOWN = torch.Generator()\n"
+    for off, draws, expected in (
+        ("", "None", ("convention", [])), (" or self.training", "None", ("unknown", [])), ("", "OWN", ("convention", ["mask in train()"])),
+    ):  # fmt: skip
+        judged = exchanged(subject_of(tmp_path, text.format(off, draws)))[0]
+        assert (judged["verdict"], judged["untried"]) == expected
+
+
 @pytest.mark.parametrize(
     ("default", "used", "asked"), [("-1", "axis", ""), ("0", "axis", "softmax without axis"), ("None", "axis", "softmax without axis"), ("-1", "-1", "axis=0")]
 )

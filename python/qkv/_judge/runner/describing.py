@@ -29,7 +29,7 @@ from .steps import memory_of, model_class
 from .subject import Skipped, Subject, Way, square
 from .trial import gradients, options, returned
 from .trial.first_calls import Trial, first_call, hides_future, only_square, other_mask, ways_of
-from .trial.flags import try_causal
+from .trial.flags import try_causal, try_mask_in_training
 
 
 def subject_of_file(request: dict[str, Any]) -> Subject:
@@ -122,7 +122,7 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
             subject.helpers |= {"square": only_square(trial), "ungrouped": _ungrouped(trial)}
             subject.helpers["callers"] += (*_axis(trial),)
             try_causal(trial, values, own)
-            for attempt in (options.try_options, returned.try_call, gradients.try_gradients):
+            for attempt in (try_mask_in_training, options.try_options, returned.try_call, gradients.try_gradients):
                 attempt(trial)
         except Stop as stop:
             if stop.verdict != "unfilled":

@@ -1,5 +1,5 @@
 """A flag `causal` of code whose task hides nothing: no probe gives it, so it is tried here. With it query i must give what it gives without
-it on keys 0 to i alone. Not: code that is always causal (describing.py), options of the formula (options.py)."""
+it on keys 0 to i alone. A mask in training mode. Not: code that is always causal (describing.py), options of the formula (options.py)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .. import building
 from ..calling import Binding
 from ..contracts import names, tasks
 from ..errors import FAILURES
-from ..frameworks import reads, to_numpy, told
-from ..masks import LENGTHS, ROWS
+from ..frameworks import is_module, reads, to_numpy, told, torch_of
+from ..masks import LENGTHS, ROWS, leaks
 from ..match import arguments_of
 from ..slots import Tensors
-from ..subject import Skipped, lengths, square
+from ..subject import Skipped, causal_mask, lengths, padding_mask, square
 from .first_calls import Trial
 
 #: Words of code whose flag means another triangle.
@@ -115,6 +115,35 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
         found = _found(trial, flagged, name)
     if found is not None:
         note(trial, name, found)
+
+
+def try_mask_in_training(trial: Trial) -> None:
+    """Whether what the mask hides stays hidden in training mode, where the same numbers are drawn: no probe gives a mask there. What cannot be
+    told is untried."""
+    subject, binding = trial.subject, trial.binding
+    trains = is_module(subject.prototype) or hasattr(subject.prototype, "training") or binding.takes("training")
+    if subject.mask_form is None or not binding.takes("mask") or not trains or subject.task in tasks.STEPPED:
+        return
+
+    def call(tensors: Tensors, mode: str = "training") -> Any:
+        np.random.seed(0)
+        if torch_of() is not None:
+            torch_of().manual_seed(0)
+        values = subject.values(binding, tensors, {**trial.metadata, "call": mode}, subject.leaves(tensors))
+        return subject.call(binding, subject.fresh(tensors, 0, mode == "training"), values, tensors)
+
+    for mask in (padding_mask(trial.ran, 1, 2), causal_mask(trial.ran)):
+        with contextlib.suppress(Skipped, *FAILURES):
+            if leaks(lambda tensors: call(tensors, "forward"), trial.ran, mask):
+                return  # its probes say so
+            one, other = (to_numpy(call({**trial.ran, "mask": mask}).out) for _ in range(2))
+            if not np.array_equal(one, other, equal_nan=True):
+                break
+            if leaks(call, trial.ran, mask):
+                seen = "train(), the same numbers drawn: keys that the mask hides change the output, and do not in eval()"
+                subject.tell(unheeded=seen, unheeded_as="mask-in-training")
+            return
+    subject.helpers["callers"] += ("mask in train()",)
 
 
 def note(trial: Trial, name: str, found: dict[str, str]) -> None:
