@@ -191,6 +191,8 @@ def causal_attention(q, k, v):
     assert found["verdict"] == "right" and found["untried"] == ["len(k) > len(q)"]
     flagged = text.replace("causal_attention(q, k, v)", "flash_attention(q, k, v, block_size=4, causal=False)").replace("np.where(", "np.where(not causal or ")
     assert exchanged(subject_of(tmp_path, flagged))[0]["verdict"] == "failed"  # with more keys it runs without the flag alone
+    refused = flagged.replace("    return softmax(np.where", "    assert not causal or q.shape == k.shape\n    return softmax(np.where")
+    assert exchanged(subject_of(tmp_path, refused))[0]["untried"] == ["block_size", "len(k) > len(q)"]
 
 
 @pytest.mark.parametrize(("check", "asked"), [("mask.any(-1).all()", False), ("mask.all()", True), ("(mask.sum(-1) > 1).all()", True)])

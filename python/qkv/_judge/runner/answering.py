@@ -63,7 +63,7 @@ def answered(subject: Subject, tensors: Tensors, metadata: Words, assignment: in
             return False
 
         if causal and subject.task != "backward" and has_more_keys(tensors) and runs(square(tensors)):
-            if metadata.get("causal") != "1" or not runs(tensors, causal="0"):
+            if metadata.get("causal") != "1" or subject.people.refuses(error) or not runs(tensors, causal="0"):
                 return _unasked(subject, "len(k) > len(q)", f"{SQUARE}: {line_of(error)}")
         if "mask" in tensors and subject.people.refuses(error):
             mask = np.asarray(tensors["mask"], bool)
