@@ -1,6 +1,8 @@
 // Checks of a call, and which method computes it.
 #include "qkv/dist/context_parallel.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "dist/call.h"
 
@@ -33,6 +35,18 @@ void check_gradients(const ParallelCall& call, const Gradients& g) {
 
 std::string given(const AnyView& x) { return x.is_null() ? "not given" : "given"; }
 
+/// A rank without rows may have no memory for what is given all the same: an address tells it from null.
+template <class... Views> void give_addresses(Views&... views) {
+  static std::byte none;
+  for (AnyView* x : {&views...}) {
+    if (x->is_null() && std::ranges::any_of(x->sizes, [](Index size) { return size != 0; })) x->data = &none;
+  }
+}
+Tensors with_addresses(Tensors x) {
+  give_addresses(x.q, x.k, x.v, x.out, x.lse, x.dout);
+  return x;
+}
+
 }  // namespace
 
 ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions options, Context& context)
@@ -49,8 +63,9 @@ ContextParallel::ContextParallel(Transport& transport, ContextParallelOptions op
 
 void ContextParallel::run_forward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out,
     const AnyView& lse, const AttentionOptions& options) {
-  ParallelCall call{"ContextParallel::forward", transport_, options_, context_, options, {q, k, v, out, lse, {}}};
-  call.agree({{"lse", given(lse)}}, [&] {
+  ParallelCall call{
+      "ContextParallel::forward", transport_, options_, context_, options, with_addresses({q, k, v, out, lse, {}})};
+  call.agree({{"lse", given(call.x.lse)}}, [&] {
     check_sizes(call.function, "out", out, q.size(0), q.size(1), q.size(2), v.size(3));
     if (!lse.is_null()) call.check_row_numbers("lse", lse);
     const NamedBox outputs[] = {{"out", out}, {"lse", lse}}, inputs[] = {{"q", q}, {"k", k}, {"v", v}};
@@ -60,8 +75,11 @@ void ContextParallel::run_forward(const AnyView& q, const AnyView& k, const AnyV
 }
 
 void ContextParallel::run_backward(const AnyView& q, const AnyView& k, const AnyView& v, const AnyView& out,
-    const AnyView& lse, const AnyView& dout, const Gradients& g, const AttentionOptions& options) {
-  ParallelCall call{"ContextParallel::backward", transport_, options_, context_, options, {q, k, v, out, lse, dout}};
+    const AnyView& lse, const AnyView& dout, const Gradients& gradients, const AttentionOptions& options) {
+  Gradients g = gradients;
+  give_addresses(g.dq, g.dk, g.dv, g.dk_sums, g.dv_sums, g.dlse);
+  ParallelCall call{
+      "ContextParallel::backward", transport_, options_, context_, options, with_addresses({q, k, v, out, lse, dout})};
   call.agree({{"dq", given(g.dq)}, {"dk", given(g.dk)}, {"dv", given(g.dv)}, {"dk_sums", given(g.dk_sums)},
                  {"dv_sums", given(g.dv_sums)}, {"dbias", g.dbias.shape()}, {"dsinks", g.dsinks.shape()},
                  {"dposition_bias", g.dposition_bias.shape()}, {"dlse", given(g.dlse)}, {"lse_low", given(g.lse_low)},

@@ -11,7 +11,7 @@ template <class T> void detail::merge_over_ranks(
     dist::Transport& transport, const View<T, 4>& out, const View<Accumulator<T>, 3>& lse, Context& context) {
   constexpr const char* function = "dist::merge_over_ranks";
   dist::agree(transport, {{"call", function}, {"out", std::string(storage_name(stored_as<T>())) + " " + out.shape()},
-                             {"lse", lse.shape()}, {"instruction set", std::string(isa_name(context.isa()))}});
+                             {"lse", lse.shape()}});
   const std::array<Index, 3> rows{out.size(0), out.size(1), out.size(2)};
   check<ShapeError>(lse.sizes() == rows, function, "lse must be [B, H, Tq]: got ", lse, " for out ", out);
   dist::Exchange exchange(transport);

@@ -26,7 +26,8 @@ std::vector<std::vector<Rows>> rows_of_ranks(const ContextParallelOptions& cut, 
   const Index most = blocks / turn + 1;                   // then no piece has more than a block
   const Index pieces = zig_zag ? std::min(cut.turns, most) * turn : turn;
   const auto begin = [&](Index piece) {
-    return std::min((blocks / pieces * piece + std::min(piece, blocks % pieces)) * cut.block, length);
+    const Index before = blocks / pieces * piece + std::min(piece, blocks % pieces);
+    return before > length / cut.block ? length : before * cut.block;
   };
   std::vector<std::vector<Rows>> all(static_cast<std::size_t>(ranks));
   for (Index n = 0; n < pieces; ++n) {

@@ -20,8 +20,6 @@ void check_gradients(const char* function, const Problem& p, const RaggedOffsets
   const auto has_rows = [&](const AnyView& x) {
     return ragged ? x.has_sizes(p.q_len, p.num_heads) : x.has_sizes(p.batch, p.num_heads, p.q_len);
   };
-  check<OptionError>(p.score_mod == nullptr || p.score_mod->has_slope(), function,
-      "score_mod must have a slope, its derivative: got one without");
   const char* const sizes = ragged ? " must be [total_q, H]" : " must be [B, H, Tq]";
   check_rows("out", in.out, p.num_heads, p.q_len, p.v_head_dim);
   check_rows("dout", in.dout, p.num_heads, p.q_len, p.v_head_dim);

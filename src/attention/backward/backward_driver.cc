@@ -149,7 +149,7 @@ template <class Sum> struct Backward {
     return {p, batch.queries(inputs.out, n), batch.queries(inputs.lse, n), batch.queries(inputs.dout, n),
         batch.queries(gradients.dlse, n), numbers, numbers + rows, numbers + 2 * rows,
         p.num_heads * (batch.queries_before(n) - batch.first_sequence(n) * p.q_len),
-        batch.queries(gradients.lse_low, n), carried == nullptr};
+        batch.queries(gradients.lse_low, n), carried};
   }
 
   /// Head and key range of item `own` of a part: all of range 0 first. For 16-bit types the heads in flight go

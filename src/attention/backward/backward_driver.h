@@ -14,8 +14,9 @@ struct BackwardInputs {
 /// the last of them, dk_sums and dv_sums, which hold the keys from `first_key` on, are added to.
 struct CarriedRanges {
   Index begin, end, first_key;
-  std::byte* numbers;  // [3][B, H, Tq] of sums, delta and lse in two parts: written by the first range
-  std::byte* dq;       // 16-bit types: [B, H, Tq, D] of sums, kept from call to call, never null; others: not read
+  std::byte* numbers;           // [3][B, H, Tq] of sums, delta and lse in two parts: written by the first range
+  AnyView vast_high, vast_low;  // [B, H, Tq] of sums: lse in two parts where one is too coarse, else NaN; null: unknown
+  std::byte* dq;  // 16-bit types: [B, H, Tq, D] of sums, kept from call to call, never null; others: not read
 };
 
 /// In a ragged batch all tensors of tokens are one sequence, [1, H, total, ...]. dk and dv of 16-bit elements may be of

@@ -9,6 +9,7 @@
 #include <limits>
 #include <numbers>
 
+#include "attention/backward/backward_driver.h"
 #include "attention/call/problem.h"
 #include "attention/call/row_lse.h"
 #include "core/maths.h"
@@ -31,7 +32,7 @@ template <class Sum> struct BackwardRows {
   Sum *delta = nullptr, *lse2_high = nullptr, *lse2_low = nullptr;  // [B, H, Tq] each
   Index row_offset = 0;                                             // start of a ragged sequence in the batch
   AnyView lse_low = {};                                             // [B, H, Tq]; null: not known
-  bool all_keys = true;                                             // p has every key that lse is of
+  const CarriedRanges* carried = nullptr;                           // null: p has every key that lse is of
 
   Index first_row(Index b, Index h) const { return row_offset + (b * p.num_heads + h) * p.q_len; }
 
@@ -39,6 +40,8 @@ template <class Sum> struct BackwardRows {
   BackwardTile<Sum> tile(Index b, Index h, const Positions& queries) const {
     BackwardTile<Sum> t{
         .scores = p.scores<Sum>(b, h), .keys = p.keys.head(b, h / p.group_size()), .v_head_dim = p.v_head_dim};
+    // A key that no row of the call reads may be infinite: an added row of zeros would make its gradients NaN.
+    if (p.part_mask.mask != nullptr) t.scores.mask = tile_mask_of(p.part_mask, b, p.first_head + h);
     set_queries(t, b, h, queries);
     return t;
   }
@@ -56,10 +59,16 @@ template <class Sum> struct BackwardRows {
   /// Computes lse2 and, if there is a dout, delta of the tile's queries.
   void prepare(const BackwardTile<Sum>& t, Index b, Index h, void* scratch) const {
     const Index first = t.q_begin - p.first_query, row = first_row(b, h) + first;
-    if (all_keys) {
+    if (carried == nullptr) {
       split_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row, scratch);
     } else {
       split_given_lse(p, lse, lse_low, b, h, t.q_begin, t.q_count, lse2_high + row, lse2_low + row);
+      for (Index i = 0; i < t.q_count && carried->vast_high.data != nullptr; ++i) {
+        const Sum high = *carried->vast_high.as<Sum>(b, h, first + i);
+        if (std::isnan(high)) continue;
+        lse2_high[row + i] = high;
+        lse2_low[row + i] = *carried->vast_low.as<Sum>(b, h, first + i);
+      }
     }
     if (t.dout.data == nullptr) return;
     run_delta<Sum>(
@@ -84,7 +93,7 @@ template <class Sum> struct BackwardRows {
           const Index row = first_row(b, h) + i;
           delta[row] = dlse.data == nullptr ? Sum{0} : -*dlse.as<Sum>(b, h, i);
           const double exact = log2_of_lse(*lse.as<Sum>(b, h, i), h);
-          lse2_high[row] = static_cast<Sum>(std::isinf(exact) ? -exact : exact);
+          lse2_high[row] = static_cast<Sum>(std::isinf(exact) ? std::abs(exact) : exact);  // +inf: weight 0
           lse2_low[row] = std::isinf(exact) ? Sum{0} : static_cast<Sum>(exact - static_cast<double>(lse2_high[row]));
         }
       }

@@ -49,6 +49,7 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
         dq(wanted.dq, strips),
         inputs{out.wide(), lse.wide(), dout.wide()} {
     Problem& p = problem.p;
+    check_shared_gradients(kBackward, p, {});  // before the maxima
     p.use_sum_tiles();
     const NamedBox boxes[] = {{"dq", wanted.dq}};
     const NamedBox read[] = {{"out", in.out}, {"lse", in.lse}, {"dout", in.dout}, {"dlse", wanted.dlse}};
@@ -76,22 +77,32 @@ struct [[gnu::visibility("hidden")]] CarriedBackward::Impl {
   }
 
   void begin_maxima() {
-    maxima.emplace(problem.p, Outputs{.lse = computed_lse, .lse_low = computed_low}, context);
+    maxima.emplace(problem.p, Outputs{.lse = computed_lse, .lse_low = computed_low}, context, true);
     maxima->only([&](Index b, Index h, const Positions& queries) { return any_coarse(inputs.lse, b, h, queries); });
   }
   /// As split_lse does for one tile: what was lost is known where forward gives exactly the lse that was given.
   void end_maxima() {
     maxima->finish();
-    maxima.reset();
     const Problem& p = problem.p;
     with_sums(p.q.type, [&]<class Sum>(Sum) {
       for (Index row = 0; row < p.batch * p.num_heads * p.q_len; ++row) {
         const Index b = row / p.q_len / p.num_heads, h = row / p.q_len % p.num_heads, i = row % p.q_len;
         const Sum given = *inputs.lse.as<Sum>(b, h, i);
-        if (!is_coarse(given) || *computed_lse.as<Sum>(b, h, i) != given) continue;
-        *lse_low.as<Sum>(b, h, i) = *computed_low.as<Sum>(b, h, i);
+        Sum &computed = *computed_lse.as<Sum>(b, h, i), &low = *computed_low.as<Sum>(b, h, i);
+        const bool known = is_coarse(given) && computed == given;
+        computed = std::numeric_limits<Sum>::quiet_NaN();
+        if (!known) continue;
+        if (is_vast(given)) {
+          const auto [shift, sum] = maxima->totals<Sum>(b, h, i);
+          split_sum(shift, sum, computed, low);
+        } else {
+          *lse_low.as<Sum>(b, h, i) = low;
+        }
       }
     });
+    maxima.reset();
+    ranges.vast_high = computed_lse;
+    ranges.vast_low = computed_low;
   }
 
   void add(const KeyChunk& chunk, const AnyView& dk, const AnyView& dv, const Gradients& shared) {

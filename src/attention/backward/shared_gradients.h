@@ -7,8 +7,11 @@
 
 namespace qkv::inline v0 {
 
-/// Throws ShapeError unless each gradient that is given has the sizes of its tensor.
+/// Throws ShapeError unless each gradient that is given has the sizes of its tensor, OptionError for a score_mod that
+/// has no slope.
 inline void check_shared_gradients(const char* function, const Problem& p, const Gradients& g) {
+  check<OptionError>(p.score_mod == nullptr || p.score_mod->has_slope(), function,
+      "score_mod must have a slope, its derivative: got one without");
   check<ShapeError>(g.dbias.is_null() || g.dbias.sizes == p.bias.sizes, function,
       "dbias must have the sizes of the bias: got dbias ", g.dbias, ", bias ", p.bias);
   check<ShapeError>(g.dsinks.is_null() || g.dsinks.sizes == p.sinks.sizes, function,

@@ -75,6 +75,7 @@ struct Problem {
   // h are counted here, queries that kernels and masks see are counted in the whole problem.
   Index first_query, queries, first_head, heads;
   GroupMask group_mask;  // where the queries are those of all heads of a group (plan/choose.h)
+  PartMask part_mask;    // of backward, where rows are added to the call's own
 
   template <class Sum> const Kernels<Sum>& kernels() const { return for_element<Sum>(tables->attention); }
   template <class Sum> const DecodeKernels<Sum>& decode() const { return for_element<Sum>(tables->cache); }

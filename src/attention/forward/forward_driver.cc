@@ -107,6 +107,10 @@ template <class Sum> struct ForwardDriver {
       if (carried->wanted[n] == 0) return;
       rows = carried->of(n, p.v_head_dim);
       tile.carried = &rows;
+      if (carried->total_max != nullptr) {
+        tile.row_max2 = carried->total_max + n * carried->tile_rows;
+        tile.row_sum = carried->total_sum + n * carried->tile_rows;
+      }
     }
     if (capture != nullptr && block.weights && capture->slot_of(at.h) >= 0) {
       capture->forward(tile, at.b, at.h, own, own + block.kernel_bytes + block.kept_bytes);

@@ -13,6 +13,7 @@ template <class Sum> struct CarriedTiles {
   CarriedRows<Sum> rows;         // of tile 0; `overflown` null: keys follow
   const std::uint8_t* wanted;    // [tiles]: whether a tile is computed
   Index tile_rows, tile_strips;  // of the largest tile
+  Sum *total_max, *total_sum;    // [tiles][tile_rows]: of all keys and the sink, written at the end; null: not wanted
 
   CarriedRows<Sum> of(Index tile, Index v_head_dim) const {
     CarriedRows<Sum> of_tile = rows;

@@ -14,8 +14,9 @@ namespace qkv::inline v0 {
 class SavedRows {
  public:
   /// Refers to the problem, whose keys are those of the chunk. Outputs may have no out.
-  SavedRows(const Problem& p, const Outputs& outputs, Context& context)
+  SavedRows(const Problem& p, const Outputs& outputs, Context& context, bool with_totals = false)
       : p_(p),
+        with_totals_(with_totals),
         outputs_(outputs),
         context_(context),
         strips_((p.query_tile + p.strip - 1) / p.strip),
@@ -46,6 +47,13 @@ class SavedRows {
   bool finish() {
     return with_sums(p_.q.type, [this]<class Sum>(Sum) { return finish_sums<Sum>(); });
   }
+  /// After finish, where totals are wanted: the maximum, in powers of two, and the sum of row i, counted here.
+  template <class Sum> std::pair<Sum, Sum> totals(Index b, Index h, Index i) {
+    const CarriedTiles<Sum> saved = tiles_of<Sum>();
+    const Index tile = (b * p_.num_heads + h) * p_.query_tiles() + i / p_.query_tile;
+    const Index row = tile * saved.tile_rows + i % p_.query_tile;
+    return {saved.total_max[row], saved.total_sum[row]};
+  }
 
  private:
   Index tiles() const { return static_cast<Index>(wanted_.size()); }
@@ -61,6 +69,10 @@ class SavedRows {
     made.rows.attended = carver.array<std::uint32_t>(tiles() * strips_);
     made.rows.by_maximum = carver.array<std::uint32_t>(tiles() * strips_);
     overflown_ = carver.array<std::uint32_t>(tiles() * strips_);
+    if (with_totals_) {
+      made.total_max = carver.array<Sum>(rows);
+      made.total_sum = carver.array<Sum>(rows);
+    }
     return made;
   }
   template <class Sum> CarriedTiles<Sum> tiles_of() {
@@ -82,7 +94,8 @@ class SavedRows {
       std::uint8_t again = 0;
       for (Index strip = n * strips_; strip < (n + 1) * strips_; ++strip) {
         again |= overflown_[strip] != 0 ? 1 : 0;
-        by_maximum[strip] |= overflown_[strip];
+        by_maximum[strip] =
+            overflown_[strip];  // not those that left the fast path later: undivided, they take it again
       }
       wanted_[static_cast<std::size_t>(n)] = again;
       any |= again != 0;
@@ -99,6 +112,7 @@ class SavedRows {
   }
 
   const Problem& p_;
+  bool with_totals_;
   Outputs outputs_;
   Context& context_;
   Index strips_;

@@ -53,6 +53,12 @@ struct GroupMask {
 };
 /// The functions above for such rows; h: any head of the group.
 TileMask tile_mask_of(const GroupMask& mask, Index b, Index h);
+/// A mask of which only the queries `rows` attend anything: those that a call added to its own (plan/part_rows.h) do not.
+struct PartMask {
+  const BoundMask* mask;  // null: none
+  Positions rows;
+};
+TileMask tile_mask_of(const PartMask& mask, Index b, Index h);
 
 /// Whether any of queries [i0, i0 + ni) might attend any of keys [j0, j0 + nj), conservatively.
 bool mask_meets(const BoundMask& mask, Index b, Index h, Index i0, Index ni, Index j0, Index nj);

@@ -60,6 +60,7 @@ class StripCopy {
 inline Problem widened(const Problem& p, const StripRows& strips, const AnyView& q) {
   Problem wide = p;
   wide.q = q;
+  wide.part_mask = {&p.mask, {p.first_query, p.first_query + p.q_len}};
   wide.first_query -= strips.before;
   wide.q_len = strips.count;
   return wide;
