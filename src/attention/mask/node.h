@@ -53,7 +53,7 @@ struct GroupMask {
 };
 /// The functions above for such rows; h: any head of the group.
 TileMask tile_mask_of(const GroupMask& mask, Index b, Index h);
-/// A mask of which only the queries `rows` attend anything: those that a call added to its own (plan/part_rows.h) do not.
+/// A mask of which only the queries `rows` attend anything: not those that a call added to its own (plan/part_rows.h).
 struct PartMask {
   const BoundMask* mask;  // null: none
   Positions rows;
