@@ -243,11 +243,13 @@ class _Same:
 
 #: Modules and classes of these do not change.
 _FIXED = {"torch", "numpy", *sys.stdlib_module_names}
+#: By these a function reads what its code does not name.
+_UNSEEN = {"globals", "locals", "vars", "getattr", "eval", "exec", "__dict__", "__globals__"}
 
 
 def _state(x: Any, seen: set[int], of: CodeType | None = None) -> Iterator[Any]:
-    """All that the answer of a function depends on: what it captures, its defaults, what it names (of modules, what the code `of` names in
-    them), and those of the functions among them, each once. LookupError where that cannot be seen."""
+    """All that the answer of a function depends on: what it captures, its defaults and attributes, what it names (of modules, what the code
+    `of` names in them), and those of the functions among them, each once. LookupError where that cannot be seen."""
     if isinstance(x, Tensor):
         if x.is_inference():
             raise LookupError
@@ -276,7 +278,10 @@ def _state(x: Any, seen: set[int], of: CodeType | None = None) -> Iterator[Any]:
             with contextlib.suppress(ValueError):  # an empty one
                 inside.append(cell.cell_contents)
         if not (x.__module__ or "").startswith("torch."):
-            inside += [x.__globals__[name] for name in _names(x.__code__) if name in x.__globals__]
+            names = _names(x.__code__)
+            if not _UNSEEN.isdisjoint(names):
+                raise LookupError
+            inside += [*vars(x).values(), *(x.__globals__[name] for name in names if name in x.__globals__)]
         for one in inside:
             yield from _state(one, seen, x.__code__)
     else:

@@ -180,14 +180,24 @@ def _changed_later() -> list[tuple[Any, Any]]:
     def of_number(b: Any, h: Any, q: Any, k: Any) -> Any:
         return (q - k).abs() < width
 
+    def of_attribute(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q - k).abs() < of_attribute.width
+
+    def of_globals(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q - k).abs() < globals()["_WIDTH"]
+
     def narrow() -> None:
         nonlocal width
         width = 2
 
-    return [(of_list, lambda: held.__setitem__(0, 2)), (of_tensor, lambda: tensor.fill_(2)), (of_number, narrow)]
+    of_attribute.width = globals()["_WIDTH"] = 9
+    return [
+        (of_list, lambda: held.__setitem__(0, 2)), (of_tensor, lambda: tensor.fill_(2)), (of_number, narrow),
+        (of_attribute, lambda: setattr(of_attribute, "width", 2)), (of_globals, lambda: globals().update(_WIDTH=2)),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("which", range(5))
 @pytest.mark.parametrize("inference", [False, True])
 def test_what_a_mask_depends_on_may_change(which: int, inference: bool) -> None:
     with torch.inference_mode(inference):
