@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -19,6 +20,20 @@ def require_real(package: str, function: str, **tensors: Tensor | None) -> None:
     for name, x in tensors.items():
         if x is not None and not x.is_floating_point():
             raise TypeError(f"[{package} of qkv.standins] {function}: {name} must hold real numbers: got {x.dtype}")
+
+
+def require_integers(package: str, function: str, **tensors: Any) -> None:
+    """Raises TypeError for the first tensor that holds no integers, which would be cut; numbers pass."""
+    for name, x in tensors.items():
+        if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex() or x.dtype is torch.bool):
+            raise TypeError(f"[{package} of qkv.standins] {function}: {name} must hold integers: got {x.dtype}")
+
+
+def require_within(package: str, function: str, count: int, **tensors: Tensor) -> None:
+    """Raises ValueError for numbers that name none of `count` rows; PyTorch takes those below 0 from the end."""
+    for name, x in tensors.items():
+        if bool(((x < 0) | (x >= count)).any()):
+            raise ValueError(f"[{package} of qkv.standins] {function}: {name} must name one of {count} rows: got {x.unique().tolist()}")
 
 
 def bound(package: str, function: str, **arguments: Any) -> None:

@@ -10,12 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._needs import require_cpu
+from ..torch._calls import offsets_of, require_shapes
+from ._needs import require_cpu, require_integers
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """x [..., H, D] by cos, sin [..., 1, R / 2]; products in float32."""
     width = 2 * cos.shape[-1]
+    if cos.shape != sin.shape or width > x.shape[-1]:
+        raise ValueError(
+            "[flash_attn of qkv.standins] cos and sin must be of one shape, of half as many numbers as are turned: got "
+            f"{list(cos.shape)}, {list(sin.shape)} for x {list(x.shape)}"
+        )
     wide = torch.promote_types(x.dtype, torch.float32)
     cos, sin, rows = cos.to(wide), sin.to(wide), x[..., :width].to(wide)
     a, b = (rows[..., ::2], rows[..., 1::2]) if interleaved else rows.chunk(2, -1)
@@ -45,8 +51,16 @@ def apply_rotary_emb(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, inplace: bool = False, seqlen_offsets: int | Tensor = 0,
     cu_seqlens: Tensor | None = None, max_seqlen: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """x turned to its positions; seqlen_offsets [B] or one number: the position of each sequence's first token."""
-    require_cpu("flash_attn", x=x, cos=cos, sin=sin, cu_seqlens=cu_seqlens)
+    """x turned to its positions; seqlen_offsets [B] or one number: the position of each sequence's first token. Tokens behind the last of
+    cu_seqlens stay as they are."""
+    offsets = seqlen_offsets if isinstance(seqlen_offsets, Tensor) else None
+    require_cpu("flash_attn", x=x, cos=cos, sin=sin, cu_seqlens=cu_seqlens, seqlen_offsets=offsets)
+    require_integers("flash_attn", "apply_rotary_emb", cu_seqlens=cu_seqlens, seqlen_offsets=offsets)
+    shapes = {"x": (x, "B T H D" if cu_seqlens is None else "total H D"), "cos": (cos, "positions R/2"), "sin": (sin, "positions R/2")}
+    of_sequences = {} if cu_seqlens is None else {"B": len(cu_seqlens) - 1}
+    require_shapes("apply_rotary_emb", shapes | {"seqlen_offsets": (offsets, "B"), "cu_seqlens": (cu_seqlens, "N+1")}, **of_sequences)
+    if cu_seqlens is not None:
+        offsets_of("apply_rotary_emb", "cu_seqlens", cu_seqlens, x.shape[0])
     lengths = None if cu_seqlens is None else cu_seqlens.diff().long()
     longest = x.shape[1] if lengths is None else int(lengths.max()) if len(lengths) else 0
     if not isinstance(seqlen_offsets, Tensor) and longest + seqlen_offsets > cos.shape[0]:
@@ -60,8 +74,8 @@ def apply_rotary_emb(
     else:
         assert cu_seqlens is not None
         first = cu_seqlens[:-1].long() - (seqlen_offsets.long() if isinstance(seqlen_offsets, Tensor) else seqlen_offsets)
-        at = torch.arange(x.shape[0])
-        at = at - _filled(torch.repeat_interleave(first, lengths), x.shape[0])
+        first = torch.repeat_interleave(first, lengths)
+        at = torch.nn.functional.pad(torch.arange(len(first)) - first, (0, x.shape[0] - len(first)), value=-1)
     inside = (at >= 0) & (at < cos.shape[0])
     held = at.clamp(0, max(cos.shape[0] - 1, 0))
     cos, sin = cos[held], sin[held]
@@ -69,10 +83,6 @@ def apply_rotary_emb(
         cos, sin = torch.where(inside[..., None], cos, 1), torch.where(inside[..., None], sin, 0)
     out = _turned(x, cos[..., None, :], sin[..., None, :], interleaved)
     return _in_place(x, lambda to: to.copy_(out)) if inplace else out
-
-
-def _filled(x: Tensor, length: int) -> Tensor:
-    return torch.nn.functional.pad(x, (0, length - x.shape[0]))
 
 
 def apply_rotary(

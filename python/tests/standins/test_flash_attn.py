@@ -194,7 +194,18 @@ def test_rotary_tables_cover_the_positions() -> None:
     for given in ({"x": numbers(1, 1, 8, 2, 8)}, {"x": x, "seqlen_offsets": 1}, {"x": numbers(1, 7, 2, 8), "cu_seqlens": torch.tensor([0, 2, 7])}):
         with pytest.raises(ValueError, match="cos and sin must have a row for each position: got 4"):
             rotary.apply_rotary_emb(**given, cos=cos, sin=sin)
-    rotary.apply_rotary_emb(numbers(1, 7, 2, 8), cos, sin, cu_seqlens=torch.tensor([0, 3, 7]))
+    x = numbers(1, 7, 2, 8)
+    assert torch.equal(rotary.apply_rotary_emb(x, cos, sin, inplace=True, cu_seqlens=torch.tensor([0, 2, 5]))[5:], numbers(1, 7, 2, 8)[5:])
+    for cu in ([1, 3, 7], [0, 3, 9], [0, 4, 3]):
+        with pytest.raises(ValueError, match=r"\[apply_rotary_emb\] cu_seqlens must start with 0, not decrease and end at no more than 7"):
+            rotary.apply_rotary_emb(x, cos, sin, cu_seqlens=torch.tensor(cu))
+    for given, text in (
+        ({"cu_seqlens": torch.tensor([0.0, 3, 7])}, "cu_seqlens must hold integers"), ({"sin": sin[:3]}, "sin must be"),
+        ({"cos": cos[:, :3]}, "sin must be"), ({"cos": cos[0]}, "cos must be"), ({"x": x[..., :6]}, "half as many numbers"),
+        ({"seqlen_offsets": torch.tensor([0])}, "seqlen_offsets must be"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError), match=text):
+            rotary.apply_rotary_emb(**{"x": x, "cos": cos, "sin": sin, "cu_seqlens": torch.tensor([0, 3, 7]), **given})
     with pytest.raises(ValueError, match="each position"):
         rotary.RotaryEmbedding(8)(numbers(1, 1, 5, 3, 2, 8), max_seqlen=3)
 
