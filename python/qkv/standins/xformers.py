@@ -18,7 +18,7 @@ from ..torch._calls import Rules, draw_seed, inner_contiguous, sum_dtype
 from ..torch._graph import attend_with_lse, attention
 from ..torch.varlen import AuxRequest, varlen_attn
 from ._biases import CLASSES, VARLEN_BIASES, AttentionBias, BlockDiagonalMask
-from ._needs import bound, named, require_cpu
+from ._needs import bound, named, require_cpu, require_within
 
 _NAME = "xformers"
 
@@ -81,6 +81,7 @@ def _packs(q: Tensor, k: Tensor, v: Tensor, bias: Any, p: float, scale: float | 
             capacity = bias.k_seqinfo.padding
     elif sum(map(len, places)) != k.shape[0] or not isinstance(bias, BlockDiagonalMask):
         index = torch.cat(places)
+        require_within(_NAME, type(bias).__name__, k.shape[0], **{"the places of keys": index})
         k, v, cu_k = k[index], v[index], F.pad(torch.tensor([len(at) for at in places]).cumsum(0), (1, 0))
     return varlen_attn(  # type: ignore[return-value]
         q, k, v, cu_q, cu_k, q.shape[0], capacity, return_aux=AuxRequest(lse=True), scale=scale, window_size=window, enable_gqa=True,

@@ -119,6 +119,16 @@ def test_refusals_name_the_argument(arguments: dict[str, Any], error: type[Excep
         attend(**{**{x: torch.zeros(1, 4, 2, 8) for x in ("query", "key", "value")}, **arguments})
 
 
+@pytest.mark.parametrize("make", [
+    lambda: C["PagedBlockDiagonalPaddedKeysMask"].from_seqlens(**PAGED | {"block_tables": torch.tensor([[3, 1], [5, 0], [2, -1]])}),
+    lambda: C["BlockDiagonalGappyKeysMask"].from_seqlens(**GAPPY | {"kv_seqstarts": [-3, 9, 15, 24]}),
+])  # fmt: skip
+def test_keys_outside_of_the_memory_are_refused(make: Callable[[], Any]) -> None:
+    q, k = numbers(1, 1, 10, 2, 4), numbers(2, 1, 24, 2, 4).requires_grad_()
+    with pytest.raises(ValueError, match="must name one of 24 rows"):
+        attend(q, k, k, make())
+
+
 def test_a_scale_that_is_a_tensor_is_refused() -> None:
     """Its first value would stay."""
     x = torch.zeros(1, 4, 2, 8)
