@@ -15,10 +15,10 @@ from .. import _attention as functional
 from .._arrays import require_numbers
 from .._options import PositionBias
 from ..masks import Mask
-from ..torch._calls import require_shapes
+from ..torch._calls import require_floats, require_shapes
 from ..torch._varlen_calls import packed
 from ..torch.varlen import _arguments
-from ._needs import bound, named, require_cpu, require_real
+from ._needs import bound, named, require_cpu, require_integers, require_within
 from ._norms import PlainRMSNorm, RMSNorm, layer_norm_fn, rms_norm, rms_norm_fn
 from ._rotary import (
     RotaryEmbedding,
@@ -172,7 +172,9 @@ def flash_attn_with_kvcache(
 ) -> Any:  # fmt: skip
     """q [B, Tq, H, D] on a cache [B', Tk, Hkv, D] or on pages, to which k, v [B, new, Hkv, D] are appended first -> out [B, Tq, H, D] (and lse
     [B, H, Tq]). Caches are read where they lie: a contiguous one is pages of a whole sequence. No gradients."""
+    function, indices = "flash_attn_with_kvcache", {"cache_batch_idx": cache_batch_idx, "cache_leftpad": cache_leftpad}
     require_cpu(_NAME, q=q, k_cache=k_cache, v_cache=v_cache, k=k, v=v)
+    require_integers(_NAME, function, cache_seqlens=cache_seqlens, block_table=block_table, **indices)
     if (k is None) is not (v is None):
         raise ValueError(f"[{_NAME} of qkv.standins] k and v must be given together: got {'v' if k is None else 'k'} alone")
     if k is None and rotary_cos is not None or (rotary_cos is None) is not (rotary_sin is None):
@@ -182,7 +184,8 @@ def flash_attn_with_kvcache(
     if k is not None and cache_seqlens is None:
         raise ValueError(f"[{_NAME} of qkv.standins] cache_seqlens must be given with k: where the new keys go")
     caches = {"q": (q, "B Tq H D"), "k_cache": (k_cache, "rows size Hkv D"), "v_cache": (v_cache, "rows size Hkv Dv")}
-    require_shapes("flash_attn_with_kvcache", caches | {"k": (k, "B new Hkv D"), "v": (v, "B new Hkv Dv")})
+    require_shapes(function, caches | {"k": (k, "B new Hkv D"), "v": (v, "B new Hkv Dv")} | {name: (x, "B") for name, x in indices.items()})
+    require_floats(function, {name: x for name, x in (("k_cache", k_cache), ("v_cache", v_cache), ("k", k), ("v", v)) if x is not None}, {})
     batch, length = q.shape[:2]
     size, new = k_cache.shape[1], 0 if k is None else k.shape[1]
     which = torch.arange(batch) if cache_batch_idx is None else cache_batch_idx.long()
@@ -190,17 +193,14 @@ def flash_attn_with_kvcache(
     capacity = table.shape[1] * size
     before = torch.full((batch,), capacity - new) if cache_seqlens is None else torch.as_tensor(cache_seqlens).long().expand(batch)
     used = before + new
-    if batch and int(used.max()) > capacity:
+    if batch and not 0 <= int(before.min()) <= int(used.max()) <= capacity:
         held = "block_table" if block_table is not None else "cache"
         raise RuntimeError(f"[flash_attn of qkv.standins] cache_seqlens and new keys must fit the {held} of {capacity}: got {used.tolist()}")
     at = before[:, None] + torch.arange(new)
     page = table.gather(1, at // size) if new and batch else table[:, :0]
-    if bool(((page < 0) | (page >= k_cache.shape[0])).any()):
-        raise ValueError(f"[{_NAME} of qkv.standins] new keys must go to one of {k_cache.shape[0]} pages: got {page.unique().tolist()}")
-    require_real(_NAME, "flash_attn_with_kvcache", k=k, v=v)
-    if cache_leftpad is not None and (
-        cache_leftpad.shape != (batch,) or bool(((cache_leftpad < 0) | (cache_leftpad > used)).any())
-    ):
+    in_use = table[torch.arange(table.shape[1]) * size < used[:, None]]
+    require_within(_NAME, function, k_cache.shape[0], **{"cache_batch_idx" if block_table is None else "block_table": in_use})
+    if cache_leftpad is not None and bool(((cache_leftpad < 0) | (cache_leftpad > used)).any()):
         raise ValueError(
             f"[{_NAME} of qkv.standins] cache_leftpad must be [B], each from 0 to the keys of its sequence: got {cache_leftpad.tolist()} for "
             f"{used.tolist()}"
@@ -208,14 +208,15 @@ def flash_attn_with_kvcache(
     cu_q, rules = _offsets(batch, length), (0.0, softmax_scale, causal, window_size, softcap, alibi_slopes)
     _checked(q.flatten(0, 1), k_cache, v_cache, cu_q, None, length, capacity, *rules, used, table)  # before a cache changes
     if rotary_cos is not None and rotary_sin is not None and k is not None:
-        if batch and int(used.max()) > min(len(rotary_cos), len(rotary_sin)):
+        one_position = not causal and tuple(window_size) == (-1, -1)
+        positions = int(before.max()) + (new if one_position else max(new, length)) if batch else 0
+        if positions > min(len(rotary_cos), len(rotary_sin)):
             raise ValueError(
-                f"[{_NAME} of qkv.standins] rotary_cos and rotary_sin must have a row for each of {int(used.max())} positions: got "
+                f"[{_NAME} of qkv.standins] rotary_cos and rotary_sin must have a row for each of {positions} positions: got "
                 f"{len(rotary_cos)}, {len(rotary_sin)}"
             )
         turn = {"interleaved": rotary_interleaved}
         k = apply_rotary_emb(k, rotary_cos, rotary_sin, seqlen_offsets=before, **turn)
-        one_position = not causal and tuple(window_size) == (-1, -1)
         turned = q.flatten(1, 2)[:, None] if one_position else q
         q = apply_rotary_emb(turned, rotary_cos, rotary_sin, seqlen_offsets=before, **turn).reshape(q.shape)
     rows, new_rows = q.flatten(0, 1), (page, at % size)
@@ -232,7 +233,7 @@ def flash_attn_with_kvcache(
         out, lse, _ = attend()
     else:
         held = k_cache[new_rows], v_cache[new_rows]
-        k_cache[new_rows], v_cache[new_rows] = k.to(k_cache.dtype), v.to(v_cache.dtype)
+        k_cache[new_rows], v_cache[new_rows] = k, v
         try:
             out, lse, _ = attend()
         except Exception:

@@ -165,10 +165,17 @@ REFUSED = {
     "v must be": {"v": torch.zeros(1, 1, 2, 8)},
     "cache_seqlens must be given": {"cache_seqlens": None},
     "exclude each other": {"cache_batch_idx": torch.tensor([0, 1]), "block_table": torch.zeros(2, 1, dtype=torch.int32)},
-    "one of 2 pages": {"block_table": torch.tensor([[0], [-1]], dtype=torch.int32)},
+    "block_table must name one of 2 rows": {"block_table": torch.tensor([[0], [-1]], dtype=torch.int32)},
     "must have one type|the same type|float": {"q": torch.zeros(2, 1, 4, 8, dtype=torch.float64)},
     "alibi_slopes must be": {"alibi_slopes": torch.zeros(3)},
     "each of 6 positions": {"rotary_cos": TABLES, "rotary_sin": TABLES},
+    "each of 8 positions": {"rotary_cos": torch.zeros(7, 4), "rotary_sin": torch.zeros(7, 4), "causal": True, "q": torch.zeros(2, 3, 4, 8)},
+    "cache_batch_idx must name one of 2 rows": {"cache_batch_idx": torch.tensor([-1, 0]), "cache_leftpad": torch.tensor([0, 1])},
+    "cache_seqlens must hold integers": {"cache_seqlens": torch.tensor([5.9, 5])},
+    "must fit the cache of 8": {"cache_seqlens": torch.tensor([-1, 5])},
+    "cache_batch_idx must hold integers": {"cache_batch_idx": torch.tensor([True, False])},
+    "block_table must hold integers": {"block_table": torch.tensor([[0.0], [1.0]])},
+    "one element type.*v float16": {"v": torch.zeros(2, 1, 2, 8).half()},
 }
 
 
