@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._arrays import require_numbers
 from ..masks import Mask
-from ..torch._calls import Rules, draw_seed, inner_contiguous, sum_dtype
+from ..torch._calls import FLOATS, Rules, draw_seed, inner_contiguous, sum_dtype
 from ..torch._graph import attend_with_lse, attention
 from ..torch.varlen import AuxRequest, varlen_attn
 from ._biases import CLASSES, VARLEN_BIASES, AttentionBias, BlockDiagonalMask
@@ -40,6 +40,11 @@ def _fits(query: Tensor, key: Tensor, value: Tensor, bias: Any, tensor: Tensor |
     if isinstance(bias, VARLEN_BIASES) and (q[0] != 1 or len(q) == 3):
         raise ValueError(f"[xformers of qkv.standins] {type(bias).__name__} is of packs [1, M, H, K]: got {shapes}")
     bound(_NAME, "memory_efficient_attention", attn_bias=None if isinstance(bias, (Tensor, AttentionBias)) else bias)
+
+
+def _require_output(dtype: torch.dtype | None) -> None:
+    if dtype is not None and dtype not in FLOATS:
+        raise TypeError(f"[xformers of qkv.standins] output_dtype must be float32, float64, bfloat16 or float16: got {dtype}")
 
 
 def _heads(x: Tensor) -> Tensor:
@@ -100,6 +105,7 @@ def _attention(
     pair = key, value
     if all(x.dim() > 3 and x.stride(-2) == 0 and not (x.requires_grad and torch.is_grad_enabled()) for x in pair):
         pair = key[..., :1, :], value[..., :1, :]  # heads that were made by expand are read once
+    _require_output(output_dtype)
     to = output_dtype or query.dtype
     q, k, v = (_heads(x).to(to if torch.promote_types(to, x.dtype) is to else x.dtype) for x in (query, *pair))
     if isinstance(attn_bias, VARLEN_BIASES):
@@ -156,10 +162,12 @@ def merge_attentions(
     """Results of parts of the keys, [parts, B, M, ..., H, K] and [parts, B, ..., H, M], as those of all keys."""
     out, lse = (x if isinstance(x, Tensor) else torch.stack(list(x)) for x in (attn_split, lse_split))
     require_cpu(_NAME, attn_split=out, lse_split=lse)
+    _require_output(output_dtype)
     if out.dim() != lse.dim() + 1 or out.shape[:2] != lse.shape[:2] or out.shape[2:-1] != (lse.shape[-1], *lse.shape[2:-1]):
         raise ValueError(f"[xformers of qkv.standins] attn_split and lse_split do not fit: got {list(out.shape)}, {list(lse.shape)}")
-    whole = lse.logsumexp(0)
-    shares = (lse - torch.where(whole == -torch.inf, 0, whole)).exp().movedim(-1, 2)[..., None]
+    empty = (lse == -torch.inf).all(0)  # no key in any part: shares, and gradients, of 0
+    finite = lse.masked_fill(empty, 0).logsumexp(0)
+    whole, shares = finite.masked_fill(empty, -torch.inf), (lse - finite).exp().movedim(-1, 2)[..., None]
     return (out.to(shares.dtype) * shares).sum(0).to(output_dtype or out.dtype), whole if write_lse else None
 
 

@@ -101,6 +101,15 @@ def test_parts_merge_and_the_low_level_functions_agree() -> None:
     assert OPS["memory_efficient_attention_partial"](*(x.half() for x in (q, k, v)))[0].dtype is torch.float32
 
 
+def test_a_query_without_keys_in_any_part_has_gradients_of_zero() -> None:
+    out, lse = numbers(1, 2, 1, 3, 2, 4).requires_grad_(), numbers(2, 2, 1, 2, 3)
+    lse[..., 0] = -torch.inf
+    merged, whole = OPS["merge_attentions"](out, lse.requires_grad_())
+    assert not merged[:, 0].any() and bool((whole[..., 0] == -torch.inf).all())
+    for x in torch.autograd.grad(merged.sum() + whole[..., 1:].sum(), (out, lse)):
+        assert bool(x.isfinite().all()) and x.any()
+
+
 def test_dropout_repeats_with_its_seed_and_lists_are_split_again() -> None:
     bias, x = C["BlockDiagonalMask"].from_tensor_list([numbers(1, 2, 3, 1, 4), numbers(2, 1, 5, 1, 4)])
     outs = [attend(x, x, x, bias, p) for p in (0.5, 0.5, 0.0) if torch.manual_seed(1)]
@@ -112,7 +121,7 @@ def test_dropout_repeats_with_its_seed_and_lists_are_split_again() -> None:
     ({"query": torch.zeros(1, 4, 2, 8, device="meta")}, NotImplementedError, "query on meta"), ({"attn_bias": "causal"}, NotImplementedError, "attn_bias"),
     ({"key": torch.zeros(1, 4, 1, 8)}, ValueError, "query, key, value"), ({"p": 1.5}, ValueError, "p must"),
     ({"key": torch.zeros(1, 4, 2, 1, dtype=torch.int32)}, NotImplementedError, "quantised"), ({"attn_bias": PACKS}, ValueError, "BlockDiagonalMask"),
-    ({"attn_bias": torch.zeros(1, 2, 4, 4).double()}, ValueError, "float64"),
+    ({"attn_bias": torch.zeros(1, 2, 4, 4).double()}, ValueError, "float64"), ({"output_dtype": torch.int32}, TypeError, "output_dtype must be"),
 ])  # fmt: skip
 def test_refusals_name_the_argument(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
