@@ -250,7 +250,7 @@ def unpad_input(hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tens
     lengths = every.sum(-1, dtype=torch.int32)
     places = every.flatten().nonzero().flatten()
     cu = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    return hidden_states.flatten(0, 1)[places], places, cu, int(lengths.max()), attention_mask.sum(-1, dtype=torch.int32)
+    return hidden_states.flatten(0, 1)[places], places, cu, max(lengths.tolist(), default=0), attention_mask.sum(-1, dtype=torch.int32)
 
 
 def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask_in_length: Tensor) -> tuple[Any, ...]:
@@ -260,7 +260,7 @@ def unpad_input_for_concatenated_sequences(hidden_states: Tensor, attention_mask
     inside = torch.arange(attention_mask_in_length.shape[1]) < attention_mask_in_length.sum(-1, keepdim=True)
     places = inside.flatten().nonzero().flatten()
     cu = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
-    return hidden_states.flatten(0, 1)[places], places, cu, int(lengths.max())
+    return hidden_states.flatten(0, 1)[places], places, cu, max(lengths.tolist(), default=0)
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:

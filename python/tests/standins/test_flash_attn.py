@@ -233,6 +233,9 @@ def test_padding_is_taken_out_and_put_back() -> None:
     tokens, places, cu, longest, used = bert_padding.unpad_input(x, mask)
     assert places.tolist() == [0, 2, 3, 4] and cu.tolist() == [0, 3, 4] and longest == 3 and used.tolist() == [3, 1]
     assert torch.equal(bert_padding.pad_input(tokens, places, 2, 4), x * mask[..., None])
+    for unpad in (bert_padding.unpad_input, bert_padding.unpad_input_for_concatenated_sequences):  # a batch of none
+        tokens, places, cu, longest, *_ = unpad(x[:0], mask[:0])
+        assert tokens.shape == (0, 3) and cu.tolist() == [0] and longest == 0
     assert bert_padding.unpad_input_for_concatenated_sequences(x, torch.tensor([[2, 1, 0, 0], [4, 0, 0, 0]]))[2].tolist() == [0, 2, 3, 7]
 
 
