@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..torch import short_convolution
+from ..torch._calls import require_shapes, sum_dtype
 from ..torch._scan_calls import convolved
-from ._needs import bound, named, require_cpu
+from ._needs import bound, named, require_cpu, require_integers, require_real, require_within
 
 _NAME = "causal_conv1d"
 
@@ -29,19 +30,23 @@ def causal_conv1d_fn(
 ) -> Any:  # fmt: skip
     """x [B, C, T], weight [C, W], bias [C], seq_idx [B, T], below 0: padding; states [B, C, W - 1] -> out [B, C, T], or (out, final)."""
     require_cpu(_NAME, x=x, weight=weight, bias=bias, initial_states=initial_states)
+    require_real(_NAME, "causal_conv1d_fn", x=x, weight=weight, bias=bias, initial_states=initial_states)
+    shapes = {"x": (x, "B C T"), "weight": (weight, "C W"), "bias": (bias, "C"), "seq_idx": (seq_idx, "B T")}
+    taps = require_shapes("causal_conv1d_fn", shapes)["W"] - 1
+    require_shapes("causal_conv1d_fn", {"initial_states": (initial_states, "B C W-1")}, **{"B": x.shape[0], "C": x.shape[1], "W-1": taps})
     if seq_idx is not None:
         bound(_NAME, "causal_conv1d_fn with seq_idx", return_final_states=return_final_states)
-    plain = x.dtype is weight.dtype and weight.shape[0] == x.shape[1] and not torch.is_autocast_enabled("cpu")
-    if plain and x.stride(2) == 1 != x.stride(1) and seq_idx is None and initial_states is None and not return_final_states:
-        # Tokens innermost: PyTorch's convolution is as fast, and a copy costs twice as much.
-        bias = None if bias is None else bias.to(x.dtype)
-        rows = F.conv1d(x, weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[1])[..., : x.shape[2]]
-        return rows if _silu(activation) is None else F.silu(rows)
+    plain = taps >= 0 and seq_idx is None and initial_states is None and not return_final_states and not torch.is_autocast_enabled("cpu")
+    if plain and x.stride(2) == 1 != x.stride(1):
+        # Tokens innermost: PyTorch's convolution is as fast, and a copy costs twice as much. Sums and SiLU are wide, rounded once.
+        wide, bias, weight = (None if t is None else t.to(sum_dtype(x)) for t in (x, bias, weight))
+        rows = F.conv1d(wide, weight[:, None], bias, padding=taps, groups=x.shape[1])[..., : x.shape[2]]  # type: ignore[index]
+        return (rows if _silu(activation) is None else F.silu(rows)).to(x.dtype)
     rows, before = x.transpose(1, 2), None if initial_states is None else initial_states.transpose(1, 2)
     if before is not None and seq_idx is not None:  # rows of the first sequence
         numbers = torch.cat((seq_idx[:, :1].expand(before.shape[:2]), seq_idx), 1)
         out = short_convolution(torch.cat((before, rows), 1), weight, bias, sequence=numbers, activation=_silu(activation))
-        return out[:, before.shape[1] :].transpose(1, 2)  # type: ignore[call-overload,union-attr]
+        return out[:, before.shape[1] :].transpose(1, 2).to(x.dtype)  # type: ignore[call-overload,union-attr]
     made = short_convolution(rows, weight, bias, before, seq_idx, _silu(activation), return_last=return_final_states)
     if not return_final_states:
         return made.transpose(1, 2)  # type: ignore[union-attr]
@@ -56,11 +61,19 @@ def causal_conv1d_update(
 ) -> Tensor:  # fmt: skip
     """x [B, C] or [B, C, T] behind conv_state [B, C, at least W - 1], which is updated: shifted, or with cache_seqlens [B] a ring whose next
     slot that is. conv_state_indices [B]: the rows of a larger conv_state; where below 0 the result is 0. No gradients."""
-    require_cpu(_NAME, x=x, conv_state=conv_state, weight=weight, bias=bias)
+    tensors = {"x": x, "conv_state": conv_state, "weight": weight, "bias": bias}
+    require_cpu(_NAME, **tensors)
     silu = _silu(activation) is not None
     if x.dim() == 2:
         return causal_conv1d_update(x[..., None], conv_state, weight, bias, activation, cache_seqlens, conv_state_indices)[..., 0]
+    indices = {"cache_seqlens": cache_seqlens, "conv_state_indices": conv_state_indices}
+    require_real(_NAME, "causal_conv1d_update", **tensors)
+    require_integers(_NAME, "causal_conv1d_update", **indices)
+    axes = {"x": "B C T", "conv_state": "B C length" if conv_state_indices is None else "rows C length", "weight": "C W", "bias": "C"}
+    require_shapes("causal_conv1d_update", {name: (t, axes.get(name, "B")) for name, t in (tensors | indices).items()})
     taken, length, taps = conv_state, conv_state.shape[2], weight.shape[1] - 1
+    if length < taps:
+        raise ValueError(f"[{_NAME} of qkv.standins] causal_conv1d_update: conv_state must hold at least {taps} tokens: got {length}")
     if conv_state_indices is not None:
         used = conv_state_indices >= 0
         if not bool(used.all()):
@@ -68,6 +81,7 @@ def causal_conv1d_update(
             lengths = None if cache_seqlens is None else cache_seqlens[used]
             out[used] = causal_conv1d_update(x[used], conv_state, weight, bias, activation, lengths, conv_state_indices[used])
             return out
+        require_within(_NAME, "causal_conv1d_update", len(conv_state), conv_state_indices=conv_state_indices)
         taken = conv_state[conv_state_indices.long()]
     rows = x.transpose(1, 2)
     if cache_seqlens is None:

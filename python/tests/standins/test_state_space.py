@@ -176,6 +176,29 @@ def test_mamba_2_of_packs_is_each_sequence_alone() -> None:
     near(mamba_split_conv1d_scan_combined(zxbcdt, weight, numbers(13, 32), bias, A, D, 4, **given), wanted @ project.T)
 
 
+@pytest.mark.parametrize("given,text", [
+    ({"x": torch.ones(2, 3, 5).long()}, "x must hold real"), ({"weight": torch.ones(3, 4) + 0j}, "weight must hold real"),
+    ({"initial_states": torch.ones(2, 3, 2)}, "initial_states must be"), ({"bias": torch.ones(1)}, "bias must be"),
+    ({"initial_states": torch.ones(2, 1, 3), "seq_idx": torch.zeros(2, 5).int()}, "initial_states must be"),
+])  # fmt: skip
+def test_a_convolution_refuses_other_types_and_shapes(given: dict[str, Any], text: str) -> None:
+    from causal_conv1d import causal_conv1d_fn
+
+    with pytest.raises((ValueError, TypeError), match=text):
+        causal_conv1d_fn(**{"x": torch.ones(2, 3, 5), "weight": torch.ones(3, 4), **given})
+
+
+def test_a_convolution_of_16_bits_is_rounded_once() -> None:
+    from causal_conv1d import causal_conv1d_fn
+
+    x, weight, bias = 4 * numbers(1, 2, 3, 9), numbers(2, 3, 4), 100 * numbers(3, 3)
+    wanted = convolved(x, weight, bias).bfloat16()
+    for inner in (x, x.transpose(1, 2).contiguous().transpose(1, 2)):
+        torch.testing.assert_close(causal_conv1d_fn(inner.bfloat16(), weight.bfloat16(), bias.float(), activation="silu"), wanted, rtol=2**-8, atol=0)
+    more = {"seq_idx": torch.zeros(2, 9).int(), "initial_states": torch.zeros(2, 3, 3)}
+    assert causal_conv1d_fn(x.bfloat16(), weight, **more).dtype is torch.bfloat16
+
+
 def test_mamba_2_keeps_dt_in_its_limit_and_mamba_1_has_none() -> None:
     from mamba_ssm import selective_scan_fn
     from mamba_ssm.ops.triton.ssd_combined import mamba_chunk_scan_combined
@@ -201,6 +224,14 @@ def test_a_state_is_as_it_was_where_a_step_is_refused() -> None:
     refused(causal_conv1d_update, state, x, state, weight[:5])
     refused(causal_conv1d_update, state, x, state, weight, numbers(4, 5))
     refused(causal_conv1d_update, state[..., :2], x, state[..., :2], weight)
+    at = {"cache_seqlens": torch.tensor([0, 1])}
+    refused(causal_conv1d_update, state[..., :2], x, state[..., :2], weight, **at)
+    refused(causal_conv1d_update, state, x, state, weight, cache_seqlens=torch.tensor([1.9, 0]))
+    refused(causal_conv1d_update, state, x, state, weight, conv_state_indices=torch.tensor([2, 0]))
+    refused(causal_conv1d_update, state[:1], x, state[:1], weight, **at)
+    refused(causal_conv1d_update, state[:, :1], x, state[:, :1], weight, **at)
+    refused(causal_conv1d_update, whole := (9 * state).long(), x, whole, weight)
+    refused(causal_conv1d_update, state, x.long(), state, weight)
     x, A, B = numbers(1, 2, 4, 3), -numbers(2, 4).abs()[:, None, None].expand(4, 3, 5), numbers(3, 2, 2, 5)
     state, dt = numbers(4, 2, 4, 3, 5), numbers(5, 2, 4)[..., None].expand(2, 4, 3)
     refused(selective_state_update, state, state, x, dt, A, B, B, z=numbers(6, 2, 4, 1))
