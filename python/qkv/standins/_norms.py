@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..torch._calls import sum_dtype
-from ._needs import bound, require_cpu
+from ..torch._calls import require_shapes, sum_dtype
+from ._needs import bound, require_cpu, require_real
 
 
 def _normed(h: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centered: bool, rms: bool) -> Tensor:
@@ -24,6 +24,14 @@ def _normed(h: Tensor, weight: Tensor, bias: Tensor | None, eps: float, centered
     return out if bias is None else out + bias
 
 
+def _fits(package: str, function: str, x: Tensor, of_x: dict[str, Any], **of_width: Any) -> None:
+    """Raises TypeError and ValueError unless all are real, those of_x have x's shape, the others its width."""
+    row = " ".join((*"ABCEFGHIJ"[: x.dim() - 1], "D"))
+    shapes = {"x": (x, row)} | {name: (t, row) for name, t in of_x.items()} | {name: (t, "D") for name, t in of_width.items()}
+    require_real(package, function, **{name: t for name, (t, _) in shapes.items()})
+    require_shapes(function, shapes)
+
+
 def layer_norm_fn(
     x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None = None, x1: Tensor | None = None,
     weight1: Tensor | None = None, bias1: Tensor | None = None, eps: float = 1e-6, dropout_p: float = 0.0,
@@ -33,7 +41,12 @@ def layer_norm_fn(
 ) -> Any:  # fmt: skip
     """out, then out1 with weight1, then h with prenorm (of residual's type, or float32), then the masks of dropout where they are wanted."""
     require_cpu("flash_attn", x=x, weight=weight, residual=residual)
-    bound("flash_attn", "layer_norm_fn", out=out, residual_out=residual_out)
+    bound("flash_attn", "layer_norm_fn", out=out, residual_out=residual_out, **{} if weight1 is not None else {"bias1 without weight1": bias1})
+    _fits("flash_attn", "layer_norm_fn", x, {"residual": residual, "x1": x1}, weight=weight, bias=bias, weight1=weight1, bias1=bias1)
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"[flash_attn of qkv.standins] layer_norm_fn: dropout_p must be from 0 to below 1: got {dropout_p}")
+    if rowscale is not None and rowscale.shape != x.shape[:-1]:
+        raise ValueError(f"[flash_attn of qkv.standins] layer_norm_fn: rowscale must be {list(x.shape[:-1])}: got {list(rowscale.shape)}")
     wide = torch.promote_types(x.dtype, torch.float32)
     masks = []
 
@@ -148,6 +161,7 @@ def gated_norm(
 ) -> Tensor:
     """In the type of sums, rounded once to x's."""
     require_cpu("mamba_ssm", x=x, weight=weight, bias=bias, z=z)
+    _fits("mamba_ssm", "rmsnorm_fn" if rms else "layernorm_fn", x, {"z": z}, weight=weight, bias=bias)
     rows = x.to(sum_dtype(x))
     gate = None if z is None else F.silu(z.to(rows.dtype))
     if gate is not None and not norm_before_gate:

@@ -245,8 +245,13 @@ def test_norms() -> None:
     compare(lambda *a: layer_norm.layer_norm_fn(*a, prenorm=True), lambda x, w, b, r: (norm(x + r, (8,), w, b, 1e-6), x + r), (x, w, b, residual))
     rms = lambda x, w: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * w
     compare(lambda x, w: layer_norm.rms_norm_fn(x, w, None), rms, (x, w))
-    with pytest.raises(NotImplementedError, match="layer_norm_fn: out is not computed"):
-        layer_norm.layer_norm_fn(x, w, b, out=x)
+    for given, text in (
+        ({"out": x}, "out is not computed"), ({"residual": residual[:1]}, "residual must be"), ({"bias1": b}, "bias1 without weight1 is not computed"),
+        ({"dropout_p": 1.0}, "dropout_p must be"), ({"dropout_p": -0.5}, "dropout_p must be"), ({"x": torch.ones(3, 8).long()}, "x must hold real"),
+        ({"rowscale": w[:1]}, "rowscale must be"), ({"weight": w[:1]}, "weight must be"),
+    ):  # fmt: skip
+        with pytest.raises((NotImplementedError, ValueError, TypeError), match=f"layer_norm_fn.*{text}"):
+            layer_norm.layer_norm_fn(**{"x": x, "weight": w, "bias": b, **given})
 
 
 def test_rms_norms_have_their_packages_arguments() -> None:
