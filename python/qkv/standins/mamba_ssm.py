@@ -16,7 +16,7 @@ from ..torch._linear_calls import Rules
 from ..torch._linear_calls import step as step_of_heads
 from ..torch._scan_calls import step
 from ..torch.linear import scan
-from ._needs import bound, named, require_cpu, require_real
+from ._needs import bound, named, require_cpu, require_integers, require_real, require_within
 from ._norms import GatedRMSNorm, MambaRMSNorm, gated_norm, layernorm_fn, mamba_layer_norm_fn, mamba_rms_norm_fn, rmsnorm_fn
 from .causal_conv1d import causal_conv1d_fn
 
@@ -78,7 +78,14 @@ def selective_scan_fn(
     delta_bias: Tensor | None = None, delta_softplus: bool = False, return_last_state: bool = False,
 ) -> Any:  # fmt: skip
     """u, delta, z [B, D, T], A [D, N], B, C [D, N], [B, N, T] or [B, G, N, T] -> out [B, D, T] (and the last state [B, D, N])."""
-    require_cpu(_NAME, u=u, delta=delta, A=A, B=B, C=C, D=D, z=z)
+    require_cpu(_NAME, u=u, delta=delta, A=A, B=B, C=C, D=D, z=z, delta_bias=delta_bias)
+    tokens = "2T" if A.is_complex() else "T"  # pairs
+    shapes = {"u": (u, "B D T"), "delta": (delta, "B D T"), "z": (z, "B D T"), "A": (A, "D N"), "D": (D, "D"), "delta_bias": (delta_bias, "D")}
+    for name, x in (("B", B), ("C", C)):
+        shapes[name] = (x, "D N" if x.dim() == 2 else f"B N {tokens}" if x.dim() == 3 else f"B G_{name} N {tokens}")
+    require_shapes("selective_scan_fn", shapes, **{"2T": 2 * u.shape[-1]})
+    complex_too = {name for name in ("A", "B", "C") if A.is_complex() and shapes[name][0].dim() == 2}
+    require_real(_NAME, "selective_scan_fn", **{name: x for name, (x, _) in shapes.items() if name not in complex_too})
     rows = u.transpose(1, 2)
     B, C = (_of_tokens(_pairs(x, A) if x.dim() > 2 else x, rows.shape) for x in (B, C))
     gate = None if z is None else z.transpose(1, 2)
@@ -96,9 +103,13 @@ def mamba_inner_fn(
 ) -> Tensor:  # fmt: skip
     """Mamba's layer between its first projection, xz [B, 2 D, T], and its last one's result [B, T, ...]."""
     require_cpu(_NAME, xz=xz, A=A)
+    rank, states = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
+    shapes = {"conv1d_weight": (conv1d_weight, "D 1 W"), "xz": (xz, "B 2D T"), "A": (A, "D N"), "D": (D, "D"), "delta_bias": (delta_bias, "D")}
+    shapes |= {"x_proj_weight": (x_proj_weight, "rank+B+C D"), "delta_proj_weight": (delta_proj_weight, "D rank")}
+    projected_to = rank + states * ((B is None) + (C is None))
+    require_shapes("mamba_inner_fn", shapes, **{"1": 1, "2D": 2 * conv1d_weight.shape[0], "rank+B+C": projected_to})
     x, z = xz.chunk(2, 1)
     x = causal_conv1d_fn(x, conv1d_weight[:, 0], conv1d_bias, activation="silu").transpose(1, 2).contiguous()
-    rank, states = delta_proj_weight.shape[1], A.shape[1] * (2 if A.is_complex() else 1)
     projected = F.linear(x, x_proj_weight)
 
     def normed(rows: Tensor, weight: Tensor | None) -> Tensor:
@@ -128,13 +139,17 @@ def selective_state_update(
     dt_bias: Tensor | None = None, dt_softplus: bool = False, state_batch_indices: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """One token: state [B, D, N], which is updated, x, dt, z [B, D], A [D, N], B, C [B, N], D, dt_bias [D] -> out [B, D]; or of heads,
-    [B, H, D, N] and so on, B, C [B, G, N]. state_batch_indices [B]: the rows of a larger state. No gradients."""
-    require_cpu(_NAME, state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z)
+    [B, H, D, N] and so on, B, C [B, G, N]. state_batch_indices [B]: the rows of a larger state, none below 0. No gradients."""
+    require_cpu(_NAME, state=state, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias)
+    require_integers(_NAME, "selective_state_update", state_batch_indices=state_batch_indices)
     x, dt, A, B, C, D, z, dt_bias = (None if t is None else t.resolve_neg() for t in (x, dt, A, B, C, D, z, dt_bias))  # type: ignore[assignment]
     row = "B H P" if x.dim() == 3 else "B P"  # everything is checked before the state changes
     shapes = {"x": (x, row), "dt": (dt, row), "z": (z, row), "D": (D, row[2:]), "dt_bias": (dt_bias, row[2:]), "A": (A, row[2:] + " N")}
     shapes |= {name: (t, "B N" if t.dim() == 2 else f"B G_{name} N") for name, t in (("B", B), ("C", C))}
-    require_shapes("selective_state_update", shapes | {"state": (state, f"rows {row[2:]} N")})
+    shapes["state_batch_indices"] = (state_batch_indices, "B")
+    require_shapes("selective_state_update", shapes | {"state": (state, f"{'B' if state_batch_indices is None else 'rows'} {row[2:]} N")})
+    if state_batch_indices is not None:
+        require_within(_NAME, "selective_state_update", len(state), state_batch_indices=state_batch_indices)
     require_real(_NAME, "selective_state_update", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias, state=state)
     wide = torch.promote_types(sum_dtype(x), state.dtype)
     taken = state if state_batch_indices is None else state[state_batch_indices.long()]
@@ -173,12 +188,15 @@ def mamba_chunk_scan_combined(
     return_final_states: bool = False, return_varlen_states: bool = False, state_dtype: Any = None,
 ) -> Any:  # fmt: skip
     """Mamba-2's scan: x, z [B, T, H, P], dt [B, T, H], A, dt_bias [H], B, C [B, T, G, N], D [H] or [H, P] -> out [B, T, H, P], with
-    return_final_states (of each row's last sequence) and return_varlen_states (cu_seqlens of one row) states [.., H, P, N]."""
-    require_cpu(_NAME, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, initial_states=initial_states)
+    return_final_states (after each row's last token) and return_varlen_states (cu_seqlens of one row) states [.., H, P, N]. cu_seqlens of one
+    row, or seq_idx [B, T], begin sequences; initial_states [B, H, P, N] are before each row's first token: sequences without tokens have 0."""
+    require_cpu(_NAME, x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias, initial_states=initial_states)
     shapes = {"x": (x, "B T H P"), "z": (z, "B T H P"), "dt": (dt, "B T H"), "A": (A, "H"), "dt_bias": (dt_bias, "H")}
     shapes |= {"B": (B, "B T G N"), "C": (C, "B T G N"), "D": (D, "H P" if D is not None and D.dim() == 2 else "H")}
-    require_shapes("mamba_chunk_scan_combined", shapes)
-    require_real(_NAME, "mamba_chunk_scan_combined", x=x, dt=dt, A=A, B=B, C=C, D=D, z=z, dt_bias=dt_bias)
+    shapes["initial_states"] = (initial_states, "B H P N")
+    require_real(_NAME, "mamba_chunk_scan_combined", **{name: t for name, (t, _) in shapes.items()})
+    require_integers(_NAME, "mamba_chunk_scan_combined", seq_idx=seq_idx, cu_seqlens=cu_seqlens)
+    require_shapes("mamba_chunk_scan_combined", shapes | {"seq_idx": (seq_idx, "B T"), "cu_seqlens": (cu_seqlens, "sequences+1")})
     if return_varlen_states and (cu_seqlens is None or x.shape[0] != 1):
         raise ValueError(f"[{_NAME} of qkv.standins] return_varlen_states needs cu_seqlens and one row: got x {list(x.shape)}")
     if cu_seqlens is not None and x.shape[0] != 1:
@@ -188,16 +206,13 @@ def mamba_chunk_scan_combined(
     wide = sum_dtype(x)
     dt = _step(dt, dt_bias, dt_softplus, tuple(dt_limit)).to(wide)
     state = None if initial_states is None else initial_states.transpose(-1, -2)
-    offsets = cu_seqlens if seq_idx is None or return_varlen_states else _starts(seq_idx)
+    offsets = cu_seqlens if seq_idx is None or return_varlen_states else _starts(seq_idx) if seq_idx.numel() else None
     rows: list[Any] = [C.to(wide), B.to(wide), x.to(wide) * dt[..., None], A.to(wide) * dt]
     first = last = None
     if offsets is not None:
-        if seq_idx is None or x.shape[0] == 1:
-            first, last = torch.zeros(1, dtype=torch.long), torch.tensor([len(offsets) - 2])
-        else:
-            row = offsets[:-1] // x.shape[1]
-            first, last = (torch.searchsorted(row, torch.arange(x.shape[0]), side=s) for s in ("left", "right"))
-            last = last - 1
+        begins = torch.arange(x.shape[0], dtype=offsets.dtype) * x.shape[1]
+        first = (torch.searchsorted(offsets, begins, right=True) - 1).clamp(0, len(offsets) - 2)
+        last = (torch.searchsorted(offsets, begins + x.shape[1]) - 1).clamp(min=0)
         rows = [r.flatten(0, 1)[None] for r in rows]
         if state is not None:
             state = state.new_zeros(len(offsets) - 1, *state.shape[1:]).index_copy(0, first, state)
@@ -226,10 +241,15 @@ def mamba_split_conv1d_scan_combined(
     bound(_NAME, "mamba_split_conv1d_scan_combined without outproj_weight", outproj_bias=outproj_bias if outproj_weight is None else None)
     heads = D.shape[0]
     width = D.shape[1] if D.dim() == 2 else headdim
-    if width is None:
-        raise ValueError(f"[{_NAME} of qkv.standins] headdim must be given where D is [H]: got D {list(D.shape)}")
+    if width is None or headdim not in (None, width):
+        raise ValueError(f"[{_NAME} of qkv.standins] headdim must be given where D is [H], P where it is [H, P]: got {headdim}, D {list(D.shape)}")
     inner, channels = heads * width, conv1d_weight.shape[0]
     mlp = zxbcdt.shape[-1] - inner - channels - heads
+    if mlp < 0 or mlp % 2:
+        raise ValueError(
+            f"[{_NAME} of qkv.standins] mamba_split_conv1d_scan_combined: zxbcdt must be of {inner + channels + heads} numbers a token and an "
+            f"even rest: got {list(zxbcdt.shape)}"
+        )
     up, z, xBC, dt = zxbcdt.split((mlp, inner, channels, heads), -1)
     xBC = short_convolution(xBC, conv1d_weight, conv1d_bias, sequence=seq_idx, activation=activation)  # type: ignore[assignment]
     x, B, C = xBC.split((inner, (channels - inner) // 2, (channels - inner) // 2), -1)

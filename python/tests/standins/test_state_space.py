@@ -153,6 +153,14 @@ def test_mamba_2_of_packs_is_each_sequence_alone() -> None:
     rest = {"cu_seqlens": torch.tensor([0, 3, 8]), "seq_idx": seq_idx[:1], "return_varlen_states": True}
     _, states = mamba_chunk_scan_combined(x[:1], dt[:1], A, B[:1], C[:1], 4, **options, **rest)
     near(states, torch.cat([alone(0, 0, 3, None)[1], alone(0, 3, 8, None)[1]]))
+    for more in ({}, {"seq_idx": seq_idx[:1]}):  # sequences without tokens
+        given = {**options, "cu_seqlens": torch.tensor([0, 0, 3, 8, 8]), "initial_states": first[:1], "return_final_states": True, **more}
+        part, final, states = mamba_chunk_scan_combined(x[:1], dt[:1], A, B[:1], C[:1], 4, **given, return_varlen_states=True)
+        near(part[:, :3], alone(0, 0, 3, first[:1])[0])
+        near(final, alone(0, 3, 8, None)[1])
+        assert torch.equal(final[0], states[2]) and not states[0].any() and not states[3].any()
+    none = mamba_chunk_scan_combined(x[:, :0], dt[:, :0], A, B[:, :0], C[:, :0], 4, seq_idx=seq_idx[:, :0], return_final_states=True)
+    assert none[0].shape == (2, 0, 4, 3) and none[1].shape == first.shape and not none[1].any()
     parts = torch.cat([alone(0, 0, 3, None)[0], alone(0, 3, 8, None)[0]], 1)
     near(mamba_chunk_scan_combined(x[:1], dt[:1], A, B[:1], C[:1], 4, **options, cu_seqlens=torch.tensor([0, 3, 3, 8])), parts)
     for cut in ({"cu_seqlens": torch.tensor([0, 4, 8]), "seq_idx": seq_idx[:1]}, {"cu_seqlens": torch.tensor([0, 8])}):
@@ -236,6 +244,9 @@ def test_a_state_is_as_it_was_where_a_step_is_refused() -> None:
     state, dt = numbers(4, 2, 4, 3, 5), numbers(5, 2, 4)[..., None].expand(2, 4, 3)
     refused(selective_state_update, state, state, x, dt, A, B, B, z=numbers(6, 2, 4, 1))
     refused(selective_state_update, state, state, x, dt, A, B, B, D=numbers(6, 3))
+    for rows in ([-1, 0], [0, 2], [1.7, 0], [0]):
+        refused(selective_state_update, state, state, x, dt, A, B, B, state_batch_indices=torch.tensor(rows))
+    refused(selective_state_update, twice := torch.cat((state, state)), twice, x, dt, A, B, B)
     refused(selective_state_update, state[:, 0], state[:, 0], x[:, 0], dt[:, 0], A[0], B[:, 0], B[:, 0], z=numbers(6, 3, 3))
 
 
@@ -273,6 +284,42 @@ def test_shapes_and_types_are_refused_before_a_state_changes() -> None:
     for n, name in ((1, "dt"), (2, "A")):
         with pytest.raises(ValueError, match=name):
             mamba_chunk_scan_combined(*rows[:n], rows[n][..., :1], *rows[n + 1 :], 4)
+    for name, tensor in (("initial_states", state[:1]), ("initial_states", state + 0j), ("seq_idx", torch.zeros(2, 6)), ("seq_idx", torch.zeros(1, 6).int())):
+        with pytest.raises((ValueError, TypeError), match=rf"mamba_chunk_scan_combined\W+{name} must"):
+            mamba_chunk_scan_combined(*rows, 4, **{name: tensor})
+
+
+@pytest.mark.parametrize("name,shape,text", [
+    ("z", (2, 1, 5), "z must be"), ("delta_bias", (1,), "delta_bias must be"), ("D", (1,), "D must be"), ("delta", (2, 1, 5), "delta must be"),
+    ("A", (1, 3), "A must be"), ("B", (1, 3, 10), "B must be"), ("D", (4,), "D must hold real"), ("z", (2, 4, 5), "z must hold real"),
+])  # fmt: skip
+@pytest.mark.parametrize("real", [True, False])
+def test_a_selective_scan_refuses_other_shapes_and_types(name: str, shape: tuple[int, ...], text: str, real: bool) -> None:
+    from mamba_ssm import selective_scan_fn
+
+    tokens = numbers(1, 2, 4, 5)
+    given = {"u": tokens, "delta": tokens, "A": -numbers(2, 4, 3).abs(), "B": numbers(3, 2, 3, 5 if real else 10)}
+    given |= {"C": given["B"]} | ({} if real else {"A": given["A"] + 0j})
+    selective_scan_fn(**given)
+    with pytest.raises((ValueError, TypeError), match=rf"selective_scan_fn\W+{text}"):
+        selective_scan_fn(**given | {name: numbers(4, *shape) + (0j if "real" in text else 0)})
+
+
+def test_gates_projections_and_taps_of_other_shapes_are_refused() -> None:
+    from mamba_ssm.ops.selective_scan_interface import mamba_inner_fn
+    from mamba_ssm.ops.triton.layernorm_gated import rmsnorm_fn
+    from mamba_ssm.ops.triton.ssd_combined import mamba_split_conv1d_scan_combined
+
+    x, w = numbers(1, 2, 5, 8), numbers(2, 8)
+    for given, text in (({"z": x[:1]}, "z must be"), ({"weight": w[:1]}, "weight must be"), ({"z": x.long()}, "z must hold real")):
+        with pytest.raises((ValueError, TypeError), match=rf"rmsnorm_fn\W+{text}"):
+            rmsnorm_fn(**{"x": x, "weight": w, "bias": None, **given})
+    with pytest.raises(ValueError, match="an even rest: got.*25"):
+        mamba_split_conv1d_scan_combined(numbers(1, 1, 4, 25), numbers(2, 14, 3), None, numbers(3, 2), -numbers(4, 2).abs(), numbers(5, 2), 8, headdim=3)
+    rest = numbers(4, 4, 2), numbers(5, 6, 4), None, -numbers(6, 4, 3).abs()
+    for xz, taps, project in (((1, 8, 5), (4, 2, 3), (8, 4)), ((1, 9, 5), (4, 1, 3), (8, 4)), ((1, 8, 5), (4, 1, 3), (6, 4))):
+        with pytest.raises(ValueError, match="mamba_inner_fn"):
+            mamba_inner_fn(numbers(1, *xz), numbers(2, *taps), None, numbers(3, *project), *rest)
 
 
 def test_views_that_are_negated_are_read_so() -> None:
