@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._arrays import require_numbers
-from ..torch._calls import sum_dtype
+from ..torch._calls import require_shapes, sum_dtype
 from ..torch._linear_calls import Rules
 from ..torch.linear import _check, scan
-from ._needs import bound, require_cpu
+from ._needs import bound, require_cpu, require_real
 
 _NAME = "fla"
 _STATES = "initial_state output_final_state"
@@ -29,7 +29,7 @@ _UNIT = "use_qk_l2norm_in_kernel"
 _KERNEL = "use_beta_sigmoid_in_kernel allow_neg_eigval"
 _KDA = "disable_recompute return_intermediate_states"
 _GATE = f"{_UNIT} use_gate_in_kernel"
-#: Family; forms; arguments in their order, beside q, k, v.
+#: Family; forms; arguments in their order, beside q, k, v; "!": without a default.
 _TABLE = f"""
 linear_attn: chunk fused_chunk: scale {_STATES} normalize cu_seqlens
 linear_attn: fused_recurrent: scale {_STATES} reverse normalize cu_seqlens
@@ -40,19 +40,19 @@ simple_gla: chunk: g g_gamma scale {_STATES} state_v_first {_PACK}
 simple_gla: fused_chunk: g g_gamma scale {_STATES} cu_seqlens
 simple_gla: fused_recurrent: g g_gamma scale {_STATES} reverse state_v_first cu_seqlens
 simple_gla: parallel: g scale output_attentions {_PACK}
-gla: chunk fused_chunk: g scale {_STATES} state_v_first {_PACK}
+gla: chunk fused_chunk: g! scale {_STATES} state_v_first {_PACK}
 gla: fused_recurrent: gk gv scale {_STATES} reverse state_v_first cu_seqlens
-delta_rule: chunk fused_chunk: beta scale {_STATES} {_UNIT} {_PACK}
+delta_rule: chunk fused_chunk: beta! scale {_STATES} {_UNIT} {_PACK}
 delta_rule: fused_recurrent: beta scale {_STATES} {_UNIT} cu_seqlens
-gated_delta_rule: chunk: g beta scale {_STATES} {_UNIT} {_KERNEL} state_v_first {_PACK} chunk_indices cp_context
+gated_delta_rule: chunk: g! beta! scale {_STATES} {_UNIT} {_KERNEL} state_v_first {_PACK} chunk_indices cp_context
 gated_delta_rule: fused_recurrent: g gk gv beta scale {_STATES} {_GATE} A_log dt_bias {_KERNEL} state_v_first cu_seqlens
-kda: chunk: g beta scale {_STATES} {_GATE} {_KERNEL} safe_gate lower_bound {_KDA} state_v_first {_PACK} cp_context
-kda: fused_recurrent: g beta A_log dt_bias scale {_STATES} {_GATE} {_KERNEL} lower_bound state_v_first cu_seqlens
-lightning_attn: chunk: layer_idx num_layers scale {_STATES} cu_seqlens
-lightning_attn: fused_recurrent: layer_idx num_layers scale {_STATES} reverse cu_seqlens
+kda: chunk: g! beta! scale {_STATES} {_GATE} {_KERNEL} safe_gate lower_bound {_KDA} state_v_first {_PACK} cp_context
+kda: fused_recurrent: g! beta! A_log dt_bias scale {_STATES} {_GATE} {_KERNEL} lower_bound state_v_first cu_seqlens
+lightning_attn: chunk: layer_idx! num_layers! scale {_STATES} cu_seqlens
+lightning_attn: fused_recurrent: layer_idx! num_layers! scale {_STATES} reverse cu_seqlens
 """
 _DELTA = ("delta_rule", "gated_delta_rule", "kda")
-_NEEDS = {"q", "k", "v", "layer_idx", "num_layers"}  # without a default
+_CHANNELS = ("gla", "kda")  # g is of every channel
 _NOT_COMPUTED = ("cp_context", "gv", "return_intermediate_states")
 _CHUNKS = {"delta_rule": (16, 32, 64), "gated_delta_rule": (16, 32, 64), "kda": (32, 64)}
 # What a chunk form reads out of its keywords, and what changes no result.
@@ -104,6 +104,8 @@ def _log_decay(name: str, family: str, a: dict[str, Any], q: Tensor) -> Tensor |
 
 def _beta(name: str, a: dict[str, Any], v: Tensor) -> Tensor:
     beta = a.get("beta")
+    if beta is None and a.get("use_beta_sigmoid_in_kernel"):
+        raise ValueError(f"[fla of qkv.standins] {name}: use_beta_sigmoid_in_kernel needs beta")
     if beta is None:
         beta = v.new_ones(v.shape[:3])
     if a.get("use_beta_sigmoid_in_kernel"):
@@ -117,9 +119,10 @@ def _scores(q: Tensor, k: Tensor, g: Tensor | None, scale: float) -> Tensor:
     """What parallel forms return on demand: scale q[i].k[j] exp(g[j+1] + ... + g[i]), [B, H, T, T]."""
     wide = sum_dtype(q)
     scores = scale * torch.einsum("bihd,bjhd->bhij", q.to(wide), k.to(wide))
-    if g is not None:
-        sums = g.to(wide).cumsum(1).transpose(1, 2)
-        scores = scores * (sums[..., None] - sums[:, :, None]).tril().exp()
+    if g is not None:  # -inf, which keeps nothing of what was before, is counted, not added
+        gone, log = (x.transpose(1, 2).cumsum(2) for x in (g == -torch.inf, g.double().masked_fill(g == -torch.inf, 0)))
+        ahead = (gone[..., None] != gone[:, :, None]) | torch.ones(g.shape[1], g.shape[1], dtype=torch.bool).triu(1)
+        scores = scores * (log[..., None] - log[:, :, None]).masked_fill(ahead, -torch.inf).exp().to(wide)
     return scores.tril().to(q.dtype)
 
 
@@ -140,6 +143,11 @@ def _compute(name: str, family: str, form: str, a: dict[str, Any]) -> Any:
             raise ValueError(f"[fla of qkv.standins] {name}: state_v_first and its old name transpose_state_layout are both given")
         warnings.warn(f"{name}: transpose_state_layout is now state_v_first", DeprecationWarning, stacklevel=3)
         v_first = a["transpose_state_layout"]
+    wide = "B T HV K" if family in _CHANNELS else "B T HV"
+    axes = {"q": "B T H K", "v": "B T HV V", "g": wide, "gk": "B T HV K", "g_gamma": "HV", "beta": "B T HV"}
+    states = dict(zip(("initial_state", "initial_state[1]"), state if isinstance(state, tuple) else (state,)))
+    require_real(_NAME, name, **{x: a.get(x) for x in (*axes, "A_log", "dt_bias")}, **states)
+    require_shapes(name, {x: (a.get(x), y) for x, y in axes.items()})
     require_numbers(name, scale=a.get("scale"))
     scale = k.shape[-1] ** -0.5 if a.get("scale") is None else float(a["scale"])
     want, normalize = bool(a.get("output_final_state")), family == "linear_attn" and a.get("normalize", form != "fused_recurrent")
@@ -173,14 +181,15 @@ def _compute(name: str, family: str, form: str, a: dict[str, Any]) -> Any:
 
 def _function(family: str, form: str, names: list[str]) -> Any:
     name = f"{form}_{family}"
-    order = ["q", "k", "v", *names]
+    needs = {"q", "k", "v", *(x[:-1] for x in names if x[-1] == "!")}
+    order = ["q", "k", "v", *(x.rstrip("!") for x in names)]
     known = {*order, *_KEYWORDS, *(_GATED if family in ("gated_delta_rule", "kda") else ())}
 
     def rule(*arguments: Any, **options: Any) -> Any:
         if len(arguments) > len(order) or any(x in options for x in order[: len(arguments)]):
             raise TypeError(f"{name}() has {len(order)} arguments, each once: {', '.join(order)}")
         a = {**dict(zip(order, arguments)), **options}
-        missing = [x for x in order if a.get(x) is None and x in _NEEDS]
+        missing = [x for x in order if a.get(x) is None and x in needs]
         if missing:
             raise TypeError(f"{name}() needs {', '.join(missing)}")
         bound(_NAME, name, **{x: y for x, y in a.items() if x not in known or x in _NOT_COMPUTED})
@@ -189,7 +198,7 @@ def _function(family: str, form: str, names: list[str]) -> Any:
     rule.__name__ = rule.__qualname__ = name
     rule.__doc__ = f"fla.ops.{family}'s {name}({', '.join(order)}) on the CPU."
     kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    parameters = [inspect.Parameter(x, kind, default=empty if x in _NEEDS else None) for x in order]
+    parameters = [inspect.Parameter(x, kind, default=empty if x in needs else None) for x in order]
     rule.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     globals()[name] = rule  # where pickle looks for it
     return rule

@@ -127,12 +127,37 @@ def test_linear_attention_goes_on_from_its_state_and_parallel_forms_return_score
     ({"unknown": 3}, NotImplementedError, "unknown"), ({"chunk_size": 16}, ValueError, "chunk_size"),
     ({"state_v_first": True, "transpose_state_layout": True}, ValueError, "transpose_state_layout"), ({"allow_neg_eigval": True}, ValueError, "sigmoid"),
     ({"use_gate_in_kernel": True}, ValueError, "A_log"), ({"v": torch.zeros(1, 8, 2, 4, device="meta")}, NotImplementedError, "v on meta"),
-    ({"beta": torch.zeros(1, 8, 3)}, ValueError, "beta"),
+    ({"beta": torch.zeros(1, 8, 3)}, ValueError, "beta"), ({"beta": None}, TypeError, "needs beta"), ({"g": None}, TypeError, "needs g"),
+    ({"g": torch.zeros(1, 8, 2)}, ValueError, "g must be"), ({"g": torch.zeros(1, 8, 2, 4).long()}, TypeError, "g must hold real"),
+    ({"beta": torch.ones(1, 8, 2).bool()}, TypeError, "beta must hold real"),
+    ({"initial_state": torch.zeros(1, 2, 4, 4) + 0j}, TypeError, "initial_state must hold real"),
 ])  # fmt: skip
 def test_refusals_name_the_argument(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
     given = {x: torch.zeros(1, 8, 2, 4) for x in ("q", "k", "v", "g")} | {"beta": torch.zeros(1, 8, 2)}
     with pytest.raises(error, match=text):
         OPS["chunk_kda"](**{**given, **arguments})
+
+
+def test_gates_and_beta_are_those_of_the_family() -> None:
+    q, wide, thin = torch.ones(1, 8, 2, 4), -torch.ones(1, 8, 2, 4), -torch.ones(1, 8, 2)
+    for name, given, text in (
+        ("chunk_gla", {}, "needs g"), ("chunk_gated_delta_rule", {"g": thin}, "needs beta"), ("chunk_delta_rule", {}, "needs beta"),
+        ("fused_recurrent_kda", {"g": wide}, "needs beta"), ("chunk_gla", {"g": thin}, "g must be"), ("chunk_simple_gla", {"g": wide}, "g must be"),
+        ("fused_recurrent_gated_delta_rule", {"gk": thin}, "gk must be"),
+        ("fused_recurrent_gated_delta_rule", {"use_beta_sigmoid_in_kernel": True}, "use_beta_sigmoid_in_kernel needs beta"),
+    ):  # fmt: skip
+        with pytest.raises((ValueError, TypeError), match=text):
+            OPS[name](q, q, q, **given)
+
+
+def test_scores_where_a_gate_lets_nothing_through() -> None:
+    q, k, v = (numbers(n, 1, 8, 2, 4) for n in range(3))
+    g = -numbers(3, 1, 8, 2).abs()
+    g[:, [0, 3]] = -torch.inf
+    out, scores = OPS["parallel_simple_gla"](q, k, v, g.requires_grad_(), output_attentions=True)
+    torch.testing.assert_close(torch.einsum("bhij,bjhv->bihv", scores, v), out)
+    (back,) = torch.autograd.grad(scores.sum(), g)
+    assert not scores[..., 3:, :3].any() and bool(back.isfinite().all()) and back.any()
 
 
 def test_functions_are_pickled_by_name() -> None:
