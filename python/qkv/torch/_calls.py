@@ -58,6 +58,13 @@ def require_floats(function: str, tensors: dict[str, Tensor], others: dict[str, 
                 raise ArgumentError(f"[{function}] tensors must lie in the CPU's memory: got {name} on {x.device}; move it, {name}.cpu()")
 
 
+def require_real(function: str, **tensors: Tensor | None) -> None:
+    """Raises ArgumentTypeError for the first that holds no floating-point numbers."""
+    for name, x in tensors.items():
+        if x is not None and not x.is_floating_point():
+            raise ArgumentTypeError(f"[{function}] {name} must hold real numbers: got {str(x.dtype).removeprefix('torch.')}")
+
+
 require_shapes = functools.partial(_arrays.require_shapes, ArgumentError)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast_where_mixed, require_floats, require_shapes
+from ._calls import ArgumentError, autocast_where_mixed, require_floats, require_real, require_shapes
 from ._linear_calls import Rules, forward, linear_scan, numbers_of
 from ._overrides import any_override, require_plain
 from .scan import recorded
@@ -129,6 +129,7 @@ def _check(
     if any_override(*given.values()):
         require_plain(name, given)
     require_floats(name, rows, {**given, "cu_seqlens": cu_seqlens})
+    require_real(name, g=g, beta=beta, initial_state=state)
     q, k, v = rows.values()
     sizes = require_shapes(name, {"q": (q, "B T Hk K"), "k": (k, "B T Hk K"), "v": (v, "B T Hv V")})
     if sizes["K"] == 0:

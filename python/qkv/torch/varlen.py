@@ -10,11 +10,13 @@ from torch import Tensor
 from .._arrays import require_numbers
 from ._calls import (
     ArgumentError,
+    ArgumentTypeError,
     autocast_where_mixed,
     draw_seed,
     inner_contiguous,
     require_aux,
     require_floats,
+    require_real,
     require_shapes,
     sum_dtype,
 )
@@ -116,6 +118,10 @@ def _arguments(
     q, k, v = autocast_where_mixed(q, k, v)
     others = {"cu_seq_q": cu_q, "cu_seq_k": cu_k, "seqused_k": seqused_k, "block_table": block_table, "alibi_slopes": alibi_slopes, "sinks": sinks}
     require_floats("varlen_attn", {"query": q, "key": k, "value": v}, others)
+    require_real("varlen_attn", alibi_slopes=alibi_slopes, sinks=sinks)
+    for name, most in (("max_q", max_q), ("max_k", max_k)):
+        if isinstance(most, float) or (isinstance(most, Tensor) and most.is_floating_point()):
+            raise ArgumentTypeError(f"[varlen_attn] {name} must be a whole number: got {most}")
     tokens = "keys" if block_table is None else "pages page_size"
     shapes = {"query": (q, "tokens heads width"), "key": (k, f"{tokens} kv_heads width"), "value": (v, f"{tokens} kv_heads v_width")}
     sizes = require_shapes("varlen_attn", shapes)
@@ -126,7 +132,8 @@ def _arguments(
         )
     if kv_heads == 0 or heads % kv_heads:
         raise ArgumentError(f"[varlen_attn] the heads of key must divide those of query: got {kv_heads} for {heads}")
-    if not isinstance(window_size, (tuple, list)) or len(window_size) != 2 or any(not isinstance(n, int) or n < -1 for n in window_size):
+    counts = window_size if isinstance(window_size, (tuple, list)) else ()
+    if len(counts) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < -1 for n in counts):
         raise ArgumentError(f"[varlen_attn] window_size must be two counts of tokens, -1 = unbounded: got {window_size}")
     if block_table is not None and seqused_k is None:
         raise ArgumentError("[varlen_attn] block_table needs seqused_k: it does not say how many keys a sequence has")
@@ -145,7 +152,7 @@ def _arguments(
     if alibi_slopes is not None:
         named = "heads" if alibi_slopes.dim() == 1 else "N heads"
         require_shapes("varlen_attn", {"alibi_slopes": (alibi_slopes, named)}, heads=heads, N=cu_q.shape[0] - 1)
-        alibi_slopes = alibi_slopes.detach().to(torch.float64)
+        alibi_slopes = alibi_slopes.detach().to(torch.float64) if alibi_slopes.shape[0] else None  # of no sequence
     rules = Rules(max_q, max_k, *window_size, scale=scale, softcap=float(softcap), dropout=float(dropout_p))
     sinks, seed = None if sinks is None else inner(sinks.to(wide)), draw_seed() if dropout_p else None
     return (inner(q), inner(k), inner(v), sinks, cu_q, cu_k, seqused_k, block_table, alibi_slopes, seed, *rules)

@@ -168,6 +168,8 @@ def test_dropout_is_of_each_sequences_number(each: bool) -> None:
     for wrong in ({"dropout_p": 1.0}, {"alibi_slopes": torch.ones(3)}, {"sinks": torch.ones(5)}):
         with pytest.raises(ValueError, match="varlen_attn"):
             qt.varlen_attn(q, k, v, cu_q, cu_k, 6, 7, enable_gqa=True, **wrong)
+    none = qt.varlen_attn(q[:0], k[:0], v[:0], cu_q[:1], cu_k[:1], 0, 0, enable_gqa=True, alibi_slopes=torch.ones(0, 4))
+    assert none.shape == (0, *out.shape[1:])
     with pytest.raises(NotImplementedError, match="alibi_slopes beside seqused_k need as many queries"):
         qt.varlen_attn(q, k, v, cu_q, cu_k, 6, 7, enable_gqa=True, alibi_slopes=torch.ones(4), seqused_k=cu_k.diff() - 1)
 
