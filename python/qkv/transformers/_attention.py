@@ -14,7 +14,7 @@ from .._options import build_options
 from ..masks import Mask
 from ..torch._calls import autocast, inner_contiguous
 from ..torch.patch import _is_ours, is_enabled
-from ._latent import NAME, LatentKeys
+from ._latent import NAME, LatentKeys, listed_keys
 from ._masks import ModelMask, model_mask, outside_of_graphs
 from ._modelling import install_all, remove_all
 from ._packing import observer, running
@@ -127,9 +127,11 @@ _BESIDE = frozenset(
 def _require_known(others: Mapping[str, Any]) -> None:
     """Raises UnsupportedError where a model passes a tensor that attention here does not count with."""
     for name, x in others.items():
-        if isinstance(x, Tensor) and name not in _BESIDE:
+        tensors = [y for y in (x if isinstance(x, (list, tuple)) else (x,)) if isinstance(y, Tensor)]
+        if tensors and name not in _BESIDE:
+            got = f"a tensor {list(tensors[0].shape)}" if x is tensors[0] else f"a {type(x).__name__} of {len(tensors)} tensors"
             raise _core.UnsupportedError(
-                f'[qkv.transformers] attn_implementation="qkv" does not compute {name}: got a tensor {list(x.shape)}; load the model with '
+                f'[qkv.transformers] attn_implementation="qkv" does not compute {name}: got {got}; load the model with '
                 'attn_implementation="eager"'
             )
 
@@ -168,6 +170,8 @@ def attention_forward(
     if cache is not None:
         raise NotImplementedError("[qkv.transformers] continuous batching's paged cache is not read; use generate()")
     _require_known(kwargs)
+    if cu_seq_lens_k is not None and cu_seq_lens_q is None:
+        raise ValueError("[qkv.transformers] cu_seq_lens_q must be given with cu_seq_lens_k: got cu_seq_lens_k alone")
     packing = running.get()
     if packing is not None:  # encoders: no other rule than a window, FlashAttention's, of itself and so many more tokens
         others = dict(is_causal=is_causal, softcap=softcap, s_aux=s_aux, position_bias=position_bias, cu_seq_lens_q=cu_seq_lens_q, indices=indices)
@@ -196,7 +200,7 @@ def attention_forward(
     if cu_seq_lens_q is not None:
         packed = _documents(cu_seq_lens_q, cu_seq_lens_k, query, key)
         options["mask"] = options["mask"] & packed if "mask" in options else packed
-    if indices is not None and indices.shape[2] < kv_len:
+    if indices is not None and (indices.shape[2] < kv_len or not bool(listed_keys(indices, kv_len).all())):
         listed = Mask.keys(indices[:, None])
         options["mask"] = options["mask"] & listed if "mask" in options else listed
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32

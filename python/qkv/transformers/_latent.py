@@ -44,14 +44,14 @@ class LatentKeys:
             mask.covers(query.shape[2], latent.shape[1])
             mask = mask.to_dense()
         keep = None if mask is None else mask[..., : latent.shape[1]]
-        if indices is not None and indices.shape[2] >= latent.shape[1]:
-            indices = None  # all of them
-        if indices is not None and query.shape[2] == 1:  # only what is listed is read
+        listed = None if indices is None else listed_keys(indices, latent.shape[1])
+        if indices is None or listed is None or bool(listed.all()):
+            pass
+        elif query.shape[2] == 1 and bool((listed.sum(-1) == indices.shape[2]).all()):  # each once: only what is listed is read
             at = indices[:, 0].long()
             latent, rope = (torch.stack([x[i] for x, i in zip(rows, at)]) for rows in (latent, rope))
             keep = None if keep is None else keep.expand(len(at), -1, 1, -1).gather(3, at[:, None, None].expand(-1, keep.shape[1], 1, -1))
-        elif indices is not None:
-            listed = listed_keys(indices, latent.shape[1])
+        else:
             floats = keep is not None and keep.dtype != torch.bool  # added to scores
             keep = listed if keep is None else keep.masked_fill(~listed, -torch.inf) if floats else keep & listed
         if keep is not None and keep.dtype == torch.bool and bool(keep.all()):
@@ -60,9 +60,11 @@ class LatentKeys:
 
 
 def listed_keys(indices: Tensor, kv_len: int) -> Tensor:
-    """bool [B, 1, Tq, Tk], True = in indices [B, Tq, n]."""
-    keep = torch.zeros(*indices.shape[:2], kv_len, dtype=torch.bool)
-    return keep.scatter_(2, indices.long(), True)[:, None]
+    """bool [B, 1, Tq, Tk], True = in indices [B, Tq, n], -1 for none."""
+    if bool(((indices < -1) | (indices >= kv_len)).any()):
+        raise ValueError(f"[qkv.transformers] indices must name keys from 0 to below {kv_len}, or -1 for none: got {indices.unique().tolist()}")
+    keep = torch.zeros(*indices.shape[:2], kv_len + 1, dtype=torch.bool)
+    return keep.scatter_(2, torch.where(indices < 0, kv_len, indices.long()), True)[:, None, :, :kv_len]
 
 
 def expand_later(original: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Any]:

@@ -162,6 +162,21 @@ def test_tensors_of_other_attentions_are_not_dropped() -> None:
     for name, x in (("block_indices", torch.zeros(1, 2, 4, 1, dtype=torch.long)), ("sinks", torch.zeros(1, 2, 4, 1))):
         with pytest.raises(qkv.UnsupportedError, match=f'does not compute {name}: got a tensor .*"eager"'):
             qkv.transformers.attention_forward(module, q, q, q, None, **{name: x})
+    with pytest.raises(qkv.UnsupportedError, match="does not compute biases: got a list of 2 tensors"):
+        qkv.transformers.attention_forward(module, q, q, q, None, biases=[q, q])
+    with pytest.raises(ValueError, match="cu_seq_lens_k alone"):
+        qkv.transformers.attention_forward(module, q, q, q, None, cu_seq_lens_k=torch.tensor([0, 4]))
+
+
+def test_as_many_indices_as_keys_need_not_be_all_of_them() -> None:
+    q, module = torch.randn(1, 2, 4, 8), torch.nn.Module()
+    attend = lambda indices: qkv.transformers.attention_forward(module, q, q, q, None, is_causal=False, indices=indices)[0]
+    each = torch.tensor([2, 0, 3, 1])
+    assert torch.equal(attend(each.expand(1, 4, 4)), attend(None))
+    assert torch.equal(attend(torch.where(each > 1, each, -1).expand(1, 4, 4)), attend(torch.tensor([2, 3]).expand(1, 4, 2)))
+    for wrong in (torch.zeros(4), torch.arange(1, 5)):
+        with pytest.raises(ValueError):
+            attend(wrong.long().expand(1, 4, 4))
 
 
 @pytest.mark.parametrize("name", ["bert", "mistral", "gemma2", "gpt-oss", "t5", "whisper", "bloom", "mpt", "falcon"])
