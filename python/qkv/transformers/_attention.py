@@ -162,7 +162,8 @@ def attention_forward(
     (True = may attend) or float (added). dropout draws its seed from torch's generator. s_aux: sinks [H].
     position_bias [B|1, H|1, Tq, Tk], added. cu_seq_lens_q, cu_seq_lens_k [sequences + 1]: a batch of one holds packed sequences,
     which attend themselves only (FlashAttention's arguments, as DataCollatorWithFlattening makes them); beside every other mask.
-    indices [B, Tq, n]: the keys that a query may attend, as DeepSeek's sparse attention chooses them; beside every other mask.
+    indices [B, Tq, n]: the keys that a query may attend, each once, -1 for none, as DeepSeek's sparse attention chooses them; beside every
+    other mask.
     kwargs: flags, numbers and what the mask has already (sliding_window, positions); another tensor raises UnsupportedError.
     """
     if query.device.type != "cpu":
