@@ -67,7 +67,10 @@ def fused_kda_gate(
     """Logarithm of KDA's decay, g [..., H, K]: -exp(A_log[h]) softplus(g + dt_bias), or lower_bound sigmoid(exp(A_log[h]) (g + dt_bias))."""
     require_cpu(_NAME, g=g, A_log=A_log, dt_bias=dt_bias)
     wide = sum_dtype(g)
-    g = g.to(wide) if dt_bias is None else g.to(wide) + dt_bias.to(wide).view(g.shape[-2], -1)
+    each = g.shape[-2:]
+    if dt_bias is not None and dt_bias.numel() != each.numel():
+        raise ValueError(f"[fla of qkv.standins] fused_kda_gate: dt_bias must have the size of g's {list(each)}: got {list(dt_bias.shape)}")
+    g = g.to(wide) if dt_bias is None else g.to(wide) + dt_bias.to(wide).view(each)
     rate = None if A_log is None else A_log.to(wide).view(g.shape[-2], 1).exp()
     if lower_bound is not None:
         return (lower_bound * torch.sigmoid(g if rate is None else rate * g)).to(output_dtype)

@@ -148,6 +148,8 @@ def test_gates_and_beta_are_those_of_the_family() -> None:
     ):  # fmt: skip
         with pytest.raises((ValueError, TypeError), match=text):
             OPS[name](q, q, q, **given)
+    with pytest.raises(ValueError, match=r"dt_bias must have the size of g's \[2, 4\]: got \[2\]"):
+        fla.fused_kda_gate(wide, wide[0, 0, :, 0], wide[0, 0, :, 0])
 
 
 def test_scores_where_a_gate_lets_nothing_through() -> None:
