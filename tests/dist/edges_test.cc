@@ -70,6 +70,17 @@ void expect_near(const Tensor<float>& a, const Tensor<float>& b) {
   for (Index n = 0; n < a.count(); ++n) ASSERT_NEAR(a.data()[n], b.data()[n], 1e-5) << n;
 }
 
+/// dq in its bits, and dk, dv.
+void expect_whole(const Call& call) {
+  const Call::Results whole = call.whole();
+  for (const ContextParallelOptions& cut : kMethods) {
+    const Call::Results r = call.on_ranks(cut);
+    EXPECT_TRUE(same(r.dq, whole.dq));
+    expect_near(r.dk, whole.dk);
+    expect_near(r.dv, whole.dv);
+  }
+}
+
 TEST(CutEdges, RowsBesideOnesThatAreComputedAgain) {
   constexpr Index length = 384, width = 16;
   for (const Bits bits : {Bits::kFast, Bits::kInvariant}) {
@@ -103,13 +114,7 @@ TEST(CutEdges, AnInfiniteKeyThatNoRowReads) {
     for (float& x : call.q.span()) x = std::abs(x) + 0.1F;
     call.k.data()[3 * 4] = -std::numeric_limits<float>::infinity();
     call.options.softcap = cap;
-    const Call::Results whole = call.whole();
-    for (const ContextParallelOptions& cut : kMethods) {
-      const Call::Results r = call.on_ranks(cut);
-      EXPECT_TRUE(same(r.dq, whole.dq));
-      expect_near(r.dk, whole.dk);
-      expect_near(r.dv, whole.dv);
-    }
+    expect_whole(call);
   }
 }
 
@@ -118,14 +123,8 @@ TEST(CutEdges, RowsOfOneVastScore) {
   Tensor<float> bias({1, 1, 64, 1});
   std::ranges::fill(bias.span(), -1e20F);
   call.options.bias = bias;
-  const Call::Results whole = call.whole();
-  EXPECT_GT(std::abs(whole.dq.data()[0]), 1e-4);
-  for (const ContextParallelOptions& cut : kMethods) {
-    const Call::Results r = call.on_ranks(cut);
-    EXPECT_TRUE(same(r.dq, whole.dq));
-    expect_near(r.dk, whole.dk);
-    expect_near(r.dv, whole.dv);
-  }
+  EXPECT_GT(std::abs(call.whole().dq.data()[0]), 1e-4);
+  expect_whole(call);
 }
 
 TEST(CutEdges, AScoreModWithoutSlope) {
