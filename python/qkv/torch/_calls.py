@@ -240,6 +240,7 @@ def double_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """gq, gk, gv, gdout, gbias, gdlse (None without bias, dlse) from the cotangents of dq, dk, dv, dbias. float32 and float64;
     16-bit tensors are computed in float32."""
+    dlse = None if dlse is None else dlse.resolve_neg()
     if q.dtype not in _WIDE:
         wide = tuple(None if c is None else c.float() for c in cotangents)
         rest = (q.float(), k.float(), v.float(), out.float(), lse, options, bias)

@@ -154,12 +154,6 @@ class Step:
             return _unbatched(function, arguments)
         return function(*arguments)
 
-    def on_tangents(self, *arguments: Any) -> tuple[Any, ...]:
-        """For a jvp."""
-        if self.operator is not None:
-            return self(*arguments)
-        return (self.apply if _functorch() is not None else self.kernel)(*arguments)
-
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any, for_all: bool = False) -> None:
         tensors = (*inputs[: self.count], *(output if self.save_results else ()))
         ctx.save_for_backward(*tensors)
@@ -274,7 +268,7 @@ def _attention_graph(operators: bool) -> Step:
     def tangents(saved: Any, rest: Any, tangents: Any) -> tuple[Tensor | None, ...]:
         if tangents[5] is not None:
             raise NotImplementedError("[qkv.torch] forward mode does not differentiate a table of a position bias: use backward")
-        tout, tlse = jvp.on_tangents(*tangents[:4], *saved[:6], saved[7], *rest)
+        tout, tlse = jvp(*tangents[:4], *saved[:6], saved[7], *rest)
         return tout, tlse, None if saved[8] is None else torch.zeros_like(tlse)
 
     cotangents = "Tensor? ddq, Tensor? ddk, Tensor? ddv, Tensor? ddbias, Tensor dout, Tensor? dlse"
@@ -323,7 +317,7 @@ class Attend(Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
         saved, rules, needs = ctx.saved_tensors, ctx.rules, ctx.needs_input_grad
-        if torch.is_grad_enabled() or _is_batched(dout) or _functorch() is not None:
+        if torch.is_grad_enabled() or _is_batched(dout) or _functorch() is not None or forward_ad._current_level >= 0:
             return (*_gradients(saved, (rules,), needs, dout), None)
         made = _backward(dout, None, *saved, rules, (needs[0], needs[1], needs[2], needs[3], needs[5]))
         return (*made[:4], None, made[4], None)

@@ -69,8 +69,8 @@ def _backward(
     rules: Rules, cut: Any,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     # Ranks agree on what they compute, so every gradient is computed on every rank, wanted here or not.
-    dout = torch.zeros_like(out) if dout is None else _calls.inner_contiguous(dout)
-    dlse = torch.zeros_like(lse) if dlse is None else dlse
+    dout = torch.zeros_like(out) if dout is None else _calls.as_memory(dout)
+    dlse = torch.zeros_like(lse) if dlse is None else dlse.resolve_neg()
     made = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     cut.backward(rules.options(bias, None), q, k, v, out, lse, dout, dlse, *made, dbias)

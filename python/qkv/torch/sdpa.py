@@ -116,6 +116,8 @@ def attend(
 
     is_causal: True (top left), or "bottom_right".
     """
+    if type(dropout_p) is not float:
+        require_numbers("scaled_dot_product_attention", dropout_p=dropout_p)
     if dropout_p is None or (dropout_p != 0 and not 0 <= dropout_p <= 1):
         raise ArgumentError(f"[scaled_dot_product_attention] dropout_p must be from 0 to 1: got {dropout_p}")
     if not direct(q, k, v, bias, keep):

@@ -165,6 +165,8 @@ def test_numbers_that_are_tensors(name: str) -> None:
             SCALED[name](scale)
     with qt.enable(), pytest.raises(TypeError):
         F.scaled_dot_product_attention(Q, K, V, scale=learns)
+    with pytest.raises(TypeError, match="dropout_p must be a number: got a tensor"):
+        qt.scaled_dot_product_attention(Q, K, V, dropout_p=learns)
     wanted = SCALED[name](0.3)
     if name == "sdpa":
         assert torch.equal(SCALED[name](fixed), wanted)
@@ -177,6 +179,28 @@ def test_a_tangent_that_would_be_lost(name: str) -> None:
         call(x)  # no tangent, nothing to lose
         with pytest.raises((ValueError, NotImplementedError), match="tangent"):
             call(forward_ad.make_dual(x, torch.ones_like(x)))
+
+
+def test_forward_mode_is_not_mixed_with_backward() -> None:
+    for call in (qt.scaled_dot_product_attention, qt.flex_attention):
+        q, k = Q.clone().requires_grad_(), K.clone().requires_grad_()
+        with forward_ad.dual_level():
+            out = call(forward_ad.make_dual(q, torch.ones_like(q)), k, V)
+            with pytest.raises(NotImplementedError, match="forward mode is not differentiated again"):
+                torch.autograd.grad(forward_ad.unpack_dual(out).tangent.square().sum() + out.sum(), q)
+            with pytest.raises(NotImplementedError, match="nor backward in forward mode"):
+                torch.autograd.grad(out.sum(), k)
+            assert torch.autograd.grad(call(q, k, V).sum(), k)[0].any()  # no tangent
+
+
+def test_negated_gradients_of_lse() -> None:
+    def second(negated: bool) -> Tensor:
+        q, d = Q.clone().requires_grad_(), -LSE
+        _, lse = qt.flex_attention(q, K, V, return_lse=True)
+        (dq,) = torch.autograd.grad(lse, q, torch._neg_view(LSE) if negated else d, create_graph=True)
+        return torch.autograd.grad(dq.square().sum(), q)[0]
+
+    assert torch.equal(second(True), second(False))
 
 
 def test_what_grad_mode_off_gives_is_what_detached_tensors_give() -> None:
