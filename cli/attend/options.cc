@@ -1,5 +1,7 @@
 #include "attend/options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/escape.h"
