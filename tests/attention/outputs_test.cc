@@ -1,6 +1,8 @@
 // Properties of the outputs: weights that sum to 1, a constant v at any length, strided lse, weights and dbias.
 #include <gtest/gtest.h>
 
+#include "qkv/kv_cache.h"
+#include "qkv/varlen.h"
 #include "support/checks/expect.h"
 #include "support/errors.h"
 #include "support/isas.h"

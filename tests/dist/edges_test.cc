@@ -95,7 +95,8 @@ TEST(CutEdges, RowsBesideOnesThatAreComputedAgain) {
       call.k.data()[i * width] = i < 128   ? -41 + 0.37F * std::sin(at)
                                  : i < 256 ? -15 + 0.7F * std::sin(at * 5)
                                            : 5 + 0.3F * std::sin(at * 3);
-      for (Index j = 0; j < length; ++j) keep[i * length + j] = j == 5 ? i % 32 == 1 : i % 2 == 1 || j % 9 == 3;
+      for (Index j = 0; j < length; ++j)
+        keep[static_cast<std::size_t>(i * length + j)] = j == 5 ? i % 32 == 1 : i % 2 == 1 || j % 9 == 3;
     }
     call.v.data()[5 * width] = std::numeric_limits<float>::quiet_NaN();
     call.options.mask = Mask::keep(View<const std::uint8_t, 2>(keep.data(), {length, length}), MaskAxes::kQk);
