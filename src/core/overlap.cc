@@ -113,6 +113,7 @@ bool overlaps(const StridedBox& a, const StridedBox& b) {
 
 /// An axis that steps over all of the finer ones adds none.
 bool shows_twice(const StridedBox& box) {
+  if (box.is_empty()) return false;
   std::array<std::size_t, 4> order{};  // the axes by their strides, the finest first
   std::size_t axes = 0;
   const auto stride = [&](std::size_t n) { return std::abs(box.strides[order[n]]); };

@@ -43,7 +43,7 @@ void check_gradients(const char* function, const Problem& p, const RaggedOffsets
   const Offsets none, &queries = ragged ? offsets->q_offsets : none, &keys = ragged ? offsets->kv_offsets : none;
   const NamedBox inputs[] = {{"out", in.out}, {"lse", in.lse}, {"dout", in.dout}, {"dlse", g.dlse},
       {"lse_low", g.lse_low}, {"q_offsets", box_of(queries)}, {"kv_offsets", box_of(keys)}};
-  check_memory(function, p, options.mask.node(), outputs, inputs, written_results(options, true));
+  check_memory(function, p, options.mask.node(), outputs, inputs, written_results(options.capture, true));
 }
 
 /// By a call on whole strips. The rows that are added have lse = inf, so that their weights are 0.

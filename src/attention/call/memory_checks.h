@@ -24,8 +24,7 @@ inline StridedBox box_of(const Offsets& offsets) {
 }
 
 /// The results that a call of this direction writes; null: none.
-inline const CaptureResult* written_results(const AttentionOptions& options, bool backward) {
-  const CaptureRequest& request = options.capture;
+inline const CaptureResult* written_results(const CaptureRequest& request, bool backward) {
   return request.result != nullptr && (request.what->of == CaptureOf::kGradient) == backward ? request.result : nullptr;
 }
 

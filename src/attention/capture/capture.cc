@@ -7,6 +7,7 @@
 #include <span>
 
 #include "attention/call/empty_rows.h"
+#include "attention/call/memory_checks.h"
 #include "attention/call/row_lse.h"
 #include "core/check.h"
 #include "core/maths.h"
@@ -119,7 +120,7 @@ template <class Sum> struct CaptureJob<Sum>::Worker {
 
 CaptureShape::CaptureShape(const char* function, const Problem& p, const CaptureRequest& request, bool backward)
     : p_(p) {
-  if (request.what == nullptr || (request.what->of == CaptureOf::kGradient) != backward) return;
+  if (written_results(request, backward) == nullptr) return;
   check<UnsupportedError>(
       !p.is_part(), function, "AttentionOptions::part is not supported with a capture: pass all rows and heads");
   check_capture(function, p, *request.what);

@@ -12,7 +12,7 @@ constexpr const char* kForward = "attention_forward";
 /// A call on dense tensors or a cache.
 void compute(const Problem& p, const Outputs& outputs, const AttentionOptions& options, Context& context) {
   check_asked_for(kForward, p, outputs, options);
-  check_outputs_of(kForward, p, outputs, written_results(options, false));
+  check_outputs_of(kForward, p, outputs, written_results(options.capture, false));
   with_sums(p.q.type, [&]<class Sum>(Sum) {
     CaptureJob<Sum> capture(kForward, p, options.capture, false);
     const StripRows strips = rows_of_forward(p, is_asked_for(outputs.out), is_asked_for(outputs.weights));

@@ -16,7 +16,7 @@ inline bool is_asked_for(const AnyView& x) {
 inline void check_asked_for(
     const char* function, const Problem& p, const Outputs& outputs, const AttentionOptions& options) {
   const bool out = is_asked_for(outputs.out), lse = is_asked_for(outputs.lse), weights = is_asked_for(outputs.weights);
-  const bool captures = options.capture.result != nullptr && options.capture.what->of != CaptureOf::kGradient;
+  const bool captures = written_results(options.capture, false) != nullptr;
   const bool empty = p.batch * p.num_heads * p.q_len == 0;
   check<OptionError>(out || weights || captures || lse || empty, function,
       "at least one output must be requested: give .out, .weights or a capture of weights");

@@ -94,8 +94,8 @@ class SavedRows {
       std::uint8_t again = 0;
       for (Index strip = n * strips_; strip < (n + 1) * strips_; ++strip) {
         again |= overflown_[strip] != 0 ? 1 : 0;
-        by_maximum[strip] =
-            overflown_[strip];  // not those that left the fast path later: undivided, they take it again
+        // Not the lanes that left the fast path later: undivided, they take it again.
+        by_maximum[strip] = overflown_[strip];
       }
       wanted_[static_cast<std::size_t>(n)] = again;
       any |= again != 0;

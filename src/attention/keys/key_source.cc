@@ -70,7 +70,7 @@ AnyView KeySource::memory(const AnyView& x, KeyValue::Matrix KeyValue::Parts::*w
   const KeyValue::Parts& p = cache_->parts();
   const KeyValue::Matrix& m = p.*which;
   AnyView all = x;
-  all.data = p.given_pages == 0 ? nullptr : static_cast<std::byte*>(const_cast<void*>(m.rows));
+  all.data = is_given() ? static_cast<std::byte*>(const_cast<void*>(m.rows)) : nullptr;
   all.sizes = {p.given_pages, p.num_kv_heads, p.page_size, x.size(3)};
   all.strides = {m.page_stride, m.head_stride, m.row_stride, 1};
   return all;

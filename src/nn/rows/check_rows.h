@@ -16,7 +16,7 @@ void check_rows(std::string_view function, std::string_view what, const View<T, 
   for (int axis = 0; axis < kLast && view.count() != 0; ++axis) {
     fits = fits && (view.size(axis) == 1 || view.stride(axis) >= view.size(kLast));
   }
-  if constexpr (Rank > 2) fits = fits && (view.count() == 0 || !shows_twice(view));
+  if constexpr (Rank > 2) fits = fits && !shows_twice(view);
   check<ShapeError>(fits, function, "the last axis of ", what,
       " must have stride 1 and its rows must not overlap: got sizes ", view, ", strides ",
       [&] { return shape_text(view.strides().data(), Rank); });
