@@ -2,9 +2,12 @@
 // bits: relations_test.cc, the forms rows and heads.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "qkv/varlen.h"
 #include "support/errors.h"
 #include "support/problem.h"
+#include "support/storage.h"
 
 namespace qkv::test {
 namespace {
@@ -34,6 +37,24 @@ TEST(ProblemPart, CapturesAreRefusedAndWriteNothing) {
     options.capture = {gradient, result};
     EXPECT_THROW(attention_backward(q, k, k, out, row, out, {.dq = dq}, options), UnsupportedError) << length;
     EXPECT_TRUE(result.statistics.entropy.sizes().empty() && result.top_weights.sizes().empty());
+  }
+}
+
+// A negative scale: the part's rows are computed in a tile with all others.
+TEST(ProblemPart, TheGradientOfABiasIsZeroInOtherRows) {
+  const Tensor<float> q = random_tensor<float>({1, 1, 40, 8}, 1), k = random_tensor<float>({1, 1, 3, 8}, 2);
+  const Tensor<float> dout = random_tensor<float>(q.sizes(), 3), bias = random_tensor<float>({1, 1, 40, 3}, 4);
+  Tensor<float> out(q.sizes()), lse({1, 1, 40}), dbias(bias.sizes());
+  AttentionOptions options{.bias = bias, .scale = -1};
+  attention_forward(q, k, k, {.out = out, .lse = lse}, options);
+  for (const Index rows : {8, 40}) {
+    SCOPED_TRACE(rows);
+    const auto own = [&](const auto& whole) { return whole.sliced(2, 0, rows); };
+    options.part = {0, 40};
+    std::fill_n(dbias.data(), dbias.count(), std::numeric_limits<float>::quiet_NaN());
+    attention_backward(own(View<const float, 4>(q)), k, k, own(View<const float, 4>(out)),
+        own(View<const float, 3>(lse)), own(View<const float, 4>(dout)), {.dbias = dbias}, options);
+    for (Index i = 0; i < 40; ++i) EXPECT_EQ(dbias.data()[3 * i] != 0, i < rows) << i;
   }
 }
 

@@ -32,7 +32,7 @@ template <class Sum> struct BiasGradient {
     shared = (dbias.size(0) == 1 && p.batch > 1) || (dbias.size(1) == 1 && p.num_heads > 1) ||
              (dbias.size(3) == 1 && p.kv_len > p.backward_keys);
     sets = alone && !shared && row_stride != 0 && column_stride != 0 && p.mask.keeps_all() && !p.is_part() &&
-           p.pairs() > 0;
+           p.part_mask.mask == nullptr && p.pairs() > 0;
   }
 
   bool wanted() const { return dbias.data != nullptr && !dbias.is_empty(); }
