@@ -151,7 +151,9 @@ def require_numbers(function: str, **numbers: Any) -> None:
 
 
 def require_float(x: Any, name: str, function: str) -> None:
-    """Raises TypeError unless x has one of the four element types."""
+    """Raises TypeError unless x is an array of one of the four element types."""
+    if not hasattr(x, "shape"):
+        raise TypeError(f"[{function}] {name} must be an array: got {type(x).__name__}")
     got = dtype_name(x)
     if got not in _FLOATS:
         raise TypeError(f"[{function}] {name} must be float32, float64, bfloat16 or float16: got {got}")

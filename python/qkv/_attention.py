@@ -11,6 +11,7 @@ PyTorch's and JAX's derivatives do not go through these functions: use qkv.torch
 Vaswani 2017 (arXiv:1706.03762) eq. 1; Dao 2023 (2307.08691).
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from . import _core
 from ._arrays import (
+    _is_torch,
     check_inputs,
     check_layout,
     dtype_name,
@@ -198,7 +200,10 @@ def attention(
         arrays = operands(layout, q=q, out=result, lse=lse, weights=all_weights, lse_low=low)
         cache._forward(made, capture, kind, chosen, *arrays)
     captured = None if capture is None else Captured(**capture.result())
-    result = result if out is not None else finish(q, result)
+    if out is None:
+        result = finish(q, result)
+    elif _is_torch(out) and not out.is_inference():
+        sys.modules["torch"].autograd.graph.increment_version(out)  # autograd learns that it was written
     if lse is None and weights is None:
         return result
     return tuple([x for x in (result, finish(q, lse), finish(q, low), finish(q, all_weights), captured) if x is not None])
@@ -334,6 +339,7 @@ def top_keys(
     shape = check_inputs("top_keys", q_index=q_index)
     if len(shape) != 4:
         raise ShapeError(f"[top_keys] q_index must be [B, H, Tq, D]: got {list(shape)}")
+    require_float(k_index, "k_index", "top_keys")
     keys = k_index[:, 0] if len(k_index.shape) == 4 and k_index.shape[1] == 1 else k_index
     if len(keys.shape) != 3:
         raise ShapeError(f"[top_keys] k_index must be [B, Tk, D] or [B, 1, Tk, D]: got {list(k_index.shape)}")

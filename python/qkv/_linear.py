@@ -87,6 +87,7 @@ def linear_attention(
             form "recurrent" without causal; the delta rule or a decay of each channel where normalized.
     """
     shape = check_inputs("linear_attention", q=q, k=k, v=v)
+    options = {name: x for name, x in options.items() if x is not None}  # None: as if it were not given
     made = _options("linear_attention", **options)
     normalized = options.get("normalized", True)
     features = options.get("features")
@@ -126,6 +127,7 @@ def linear_attention_backward(
     options: as given to :func:`linear_attention`, which also says what is raised. dfinal: a :class:`LinearState`, or a tuple (kv, z).
     """
     check_inputs("linear_attention_backward", q=q, k=k, v=v, dout=dout)
+    options = {name: x for name, x in options.items() if x is not None}
     made = _options("linear_attention_backward", **options)
     if options.get("normalized", True) and (out is None or normalizer is None):
         raise ValueError(

@@ -42,7 +42,7 @@ class PositionBias:
     @recorded
     def t5(cls, table: Any, *, max_distance: int = 128, bidirectional: bool = True, align: str = "square") -> PositionBias:
         """table[bucket(d), h], table [buckets, H]: Hugging Face's relative_attention_bias.weight. Raffel 2020 (1910.10683)."""
-        return cls(_core.t5(operand(table, "table", _TABLE_WAYS), max_distance, bidirectional, align))
+        return cls(_core.t5(operand(table, "table", _TABLE_WAYS), max_distance, bool(bidirectional), align))
 
     @classmethod
     @recorded

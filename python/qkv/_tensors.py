@@ -68,8 +68,6 @@ def tensor_of(entry: Entry, framework: str) -> Any:
         if not raw.size:
             return torch.empty(sizes, dtype=getattr(torch, dtype))
         return torch.from_numpy(raw).view(getattr(torch, dtype)).reshape(sizes)
-    if framework != "numpy":
-        raise ValueError(f'framework must be "numpy" or "torch": got {framework!r}')
     if dtype == "bfloat16":
         try:
             import ml_dtypes
@@ -81,4 +79,6 @@ def tensor_of(entry: Entry, framework: str) -> Any:
 
 def tensors_of(entries: Iterable[Entry], framework: str = "numpy") -> dict[str, Any]:
     """A dict of arrays, in the order of the entries."""
+    if framework not in ("numpy", "torch"):
+        raise ValueError(f'framework must be "numpy" or "torch": got {framework!r}')
     return {entry[0]: tensor_of(entry, framework) for entry in entries}

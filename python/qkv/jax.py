@@ -204,6 +204,8 @@ def _operand(array: Any, name: str, dtype: Any, sizes: tuple[int, ...], letters:
     if array is None:
         return None
     array = jnp.asarray(array)
+    if jnp.issubdtype(array.dtype, jnp.complexfloating):
+        raise TypeError(f"[qkv.jax.attention] {name} must hold real numbers: got {array.dtype}")
     if array.ndim != len(sizes) or any(own != size and not (repeats and own == 1) for own, size in zip(array.shape, sizes, strict=True)):
         where = ", or 1 where it repeats" if repeats else ""
         raise ValueError(f"[qkv.jax.attention] {name} must be {letters} = {list(sizes)}{where}: got {list(array.shape)}")
@@ -211,10 +213,14 @@ def _operand(array: Any, name: str, dtype: Any, sizes: tuple[int, ...], letters:
 
 
 def _whole(array: Any, name: str) -> Any:
-    """As it came. TypeError: of numbers that are not whole."""
-    if array is not None and not jnp.issubdtype(jnp.asarray(array).dtype, jnp.integer):
-        raise TypeError(f"[qkv.jax.attention] {name} must hold whole numbers: got {jnp.asarray(array).dtype}")
-    return array
+    """int32, of larger numbers the largest of that type. TypeError: of numbers that are not whole."""
+    if array is None:
+        return None
+    array = array if isinstance(array, jax.Array) else np.asarray(array)  # NumPy's int64 is not cut to int32 unseen
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise TypeError(f"[qkv.jax.attention] {name} must hold whole numbers: got {array.dtype}")
+    limits = np.iinfo(array.dtype)
+    return array.clip(max(limits.min, -(2**31)), min(limits.max, 2**31 - 1)).astype(np.int32)
 
 
 def attention(
@@ -290,7 +296,7 @@ def attention(
         align=_ALIGN[align],
         left=left,
         right=right,
-        scale=1.0 / math.sqrt(q.shape[3]) if scale is None else float(scale),
+        scale=1.0 / math.sqrt(max(q.shape[3], 1)) if scale is None else float(scale),
         softcap=float(softcap),
         empty_row=_EMPTY_ROW[empty_row],
         dropout=float(dropout),
@@ -348,7 +354,7 @@ def dot_product_attention(
         scale=None if scale is None else float(scale), empty_row="mean", return_lse=True, tokens_first=True,
     )  # fmt: skip
     if query_seq_lengths is not None:
-        live = jnp.arange(q.shape[1])[None, :, None, None] < jnp.asarray(query_seq_lengths)[:, None, None, None]
+        live = jnp.arange(q.shape[1])[None, :, None, None] < jnp.asarray(_whole(query_seq_lengths, "query_seq_lengths"))[:, None, None, None]
         out = jnp.where(live, out, jnp.zeros((), out.dtype))
         lse = jnp.where(live[:, None, :, 0, 0], lse, -jnp.inf)
     out = out.reshape(*jnp.shape(query)[:-1], v.shape[-1])

@@ -21,6 +21,31 @@ def _common(one: tuple[Any, Any], other: tuple[Any, Any]) -> int:
     return int(different[0]) if len(different) else n
 
 
+def _of_tokens(cls: type[KVCache], config: dict[str, Any], held: dict[int, tuple[Any, Any]]) -> KVCache:
+    """For pickle. held: k, v of each sequence."""
+    cache = cls.__new__(cls)
+    KVCache.__init__(cache, **config)  # a class of the user's may be made of other arguments
+    while len(cache.sequences) < max((s + 1 for s in held), default=0):
+        cache.add_sequence()
+    # The longest first: one that was cut shares its last page with a longer one. fork() takes the number that is free.
+    done: list[int] = []
+    for s in sorted(held, key=lambda s: -held[s][0].shape[1]):
+        k, v = held[s]
+        same, parent = max(((_common(held[s], held[other]), other) for other in done), default=(0, s))
+        if same and config.get("layout") == "paged":
+            cache.free(s)
+            cache.fork(parent)
+            cache.truncate(s, same)
+        else:
+            same = 0
+        if same < k.shape[1] or not same:
+            KVCache.append(cache, k[None, :, same:], None if config.get("values_in_keys") else v[None, :, same:], [s])
+        done.append(s)
+    for s in set(cache.sequences) - set(held):
+        cache.free(s)
+    return cache
+
+
 class KVCache(_core.KVCache):
     """Keys and values of growing sequences, contiguous, as a ring or in pages; float32, float64, bfloat16, float16, int8 or int4.
 
@@ -59,31 +84,7 @@ class KVCache(_core.KVCache):
                 "[KVCache] a cache of int8, int4 or a ring cannot be pickled or copied: quantising again would round its scales anew, and a ring "
                 "does not hold its older tokens; append the tokens to a new cache, or use storage bfloat16 and another layout"
             )
-        return KVCache._of_tokens, (self._config, {s: self.read(s) for s in self.sequences})
-
-    @classmethod
-    def _of_tokens(cls, config: dict[str, Any], held: dict[int, tuple[Any, Any]]) -> KVCache:
-        """held: k, v of each sequence."""
-        cache = cls(**config)
-        while len(cache.sequences) < max((s + 1 for s in held), default=0):
-            cache.add_sequence()
-        # The longest first: one that was cut shares its last page with a longer one. fork() takes the number that is free.
-        done: list[int] = []
-        for s in sorted(held, key=lambda s: -held[s][0].shape[1]):
-            k, v = held[s]
-            same, parent = max(((_common(held[s], held[other]), other) for other in done), default=(0, s))
-            if same and config.get("layout") == "paged":
-                cache.free(s)
-                cache.fork(parent)
-                cache.truncate(s, same)
-            else:
-                same = 0
-            if same < k.shape[1] or not same:
-                cache.append(k[None, :, same:], None if config.get("values_in_keys") else v[None, :, same:], [s])
-            done.append(s)
-        for s in set(cache.sequences) - set(held):
-            cache.free(s)
-        return cache
+        return _of_tokens, (type(self), self._config, {s: self.read(s) for s in self.sequences}), vars(self)
 
     def append(self, k: Any, v: Any = None, sequences: Sequence[int] | None = None) -> None:
         """Appends n tokens to every sequence, or to those that are named: k [B, Hkv, n, D], v [B, Hkv, n, Dv]; of a cache with

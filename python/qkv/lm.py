@@ -14,6 +14,7 @@ from __future__ import annotations
 import operator
 import os
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -83,14 +84,14 @@ class AttentionLM(Module):
         )  # fmt: skip
         self.text = text
         self.losses: list[float] = []  #: of all steps of all fits so far
-        self._training = False
+        self._training = threading.Lock()  # held by fit
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> AttentionLM:
         """Loads the file of :meth:`save` or ``qkv train --out``: model, vocabulary, optimizer."""
         model = cls.__new__(cls)
         model._model = _nn.load_model(os.fspath(path))
-        model.text, model.losses, model._training = None, [], False
+        model.text, model.losses, model._training = None, [], threading.Lock()
         return model
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -101,7 +102,8 @@ class AttentionLM(Module):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "model.safetensors")
             self.save(path)
-            return _made_again, (path.read_bytes(), self.text, list(self.losses))
+            others = {name: x for name, x in vars(self).items() if name not in ("_model", "_training")}
+            return _made_again, (type(self), path.read_bytes()), others | {"losses": list(self.losses)}
 
     def load(self, path: str | os.PathLike[str], prefix: str = "") -> None:
         """Loads the parameters of a file, as of :meth:`save`, into this model; not the vocabulary and the optimizer: from_file."""
@@ -113,7 +115,7 @@ class AttentionLM(Module):
 
     def load_state_dict(self, state: Any, prefix: str = "") -> None:
         """As :meth:`Module.load_state_dict`; not while fit runs."""
-        if self._training:
+        if self._training.locked():
             raise RuntimeError("[AttentionLM.load_state_dict] the model is being trained: wait for fit to return")
         super().load_state_dict(state, prefix)
 
@@ -166,24 +168,25 @@ class AttentionLM(Module):
         source = self.text if text is None else text
         if source is None and self.config["task"] in ("text", "masked"):
             raise ValueError("[AttentionLM.fit] a text is needed: this model was made without one")
-        if self._training:
-            raise RuntimeError("[AttentionLM.fit] the model is being trained already")
         if min_lr and schedule == "constant":
             raise ValueError(f"[AttentionLM.fit] min_lr is where schedule='cosine' ends: got min_lr={min_lr} for 'constant'")
-        training = _nn.Training(
-            self._model, source or "", batch, resume, steps=steps, lr=lr, seed=seed, schedule=schedule, warmup=warmup, min_lr=min_lr,
-            weight_decay=weight_decay, clip=clip,
-        )  # fmt: skip
-        self._training = True
+        if not self._training.acquire(blocking=False):
+            raise RuntimeError("[AttentionLM.fit] the model is being trained already")
+        training = None
         try:
+            training = _nn.Training(
+                self._model, source or "", batch, bool(resume), steps=steps, lr=lr, seed=seed, schedule=schedule, warmup=warmup, min_lr=min_lr,
+                weight_decay=weight_decay, clip=clip,
+            )  # fmt: skip
             with Progress(training.steps, shown=progress) as shown:
                 while training.steps_done < training.steps:
                     training.run(_SLICE)
                     shown.update(training.steps_done, f"loss {training.last_loss:.4f}")
         finally:
-            self._training = False
-            training.keep()
-            self.losses += training.losses
+            if training is not None:
+                training.keep()
+                self.losses += training.losses
+            self._training.release()
         return training.losses
 
     def generate(
@@ -201,7 +204,7 @@ class AttentionLM(Module):
         cut: heads to leave out, as in :meth:`logits`."""
         if not isinstance(prompt, str):
             raise TypeError(f"[AttentionLM.generate] prompt must be a str: got {type(prompt).__name__}")
-        greedy = greedy or temperature == 0
+        greedy = bool(greedy or temperature == 0)
         return self._model.generate(
             prompt, _pairs("generate", cut), tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed
         )
@@ -248,11 +251,9 @@ def _pairs(function: str, cut: Heads) -> list[tuple[int, int]]:
         raise TypeError(f"[AttentionLM.{function}] cut must hold pairs (layer, head): got {cut!r}") from None
 
 
-def _made_again(file: bytes, text: str | None, losses: list[float]) -> AttentionLM:
+def _made_again(cls: type[AttentionLM], file: bytes) -> AttentionLM:
     """For pickle."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.safetensors")
         path.write_bytes(file)
-        model = AttentionLM.from_file(path)
-    model.text, model.losses = text, losses
-    return model
+        return cls.from_file(path)

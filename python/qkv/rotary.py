@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import dtype_name, empty, finish, integers, operands, whole_numbers
+from ._arrays import dtype_name, empty, finish, integers, operands, require_float, whole_numbers
 
 __all__ = ["Rotary"]
 
@@ -28,8 +28,7 @@ class Rotary:
 
     def __init__(self, head_dim: int, **options: Any) -> None:
         self._arguments = (head_dim, options)
-        self._options = _core.RotaryOptions(**options)
-        self._core = _core.Rotary(head_dim, self._options)
+        self._make()
 
     @classmethod
     def from_tables(cls, cosines: Any, sines: Any, *, head_dim: int = 0, interleaved: bool = False) -> Rotary:
@@ -39,9 +38,9 @@ class Rotary:
         if tables[0].ndim != 2:
             raise ValueError(f"[Rotary.from_tables] cosines and sines must be [positions, R / 2]: got {list(tables[0].shape)}")
         made = cls.__new__(cls)
-        made._arguments = (head_dim or 2 * tables[0].shape[1], {"interleaved": interleaved})
+        made._arguments = (head_dim or 2 * tables[0].shape[1], {"interleaved": bool(interleaved)})
         made._tables = tables
-        made._core = _core.Rotary.from_tables(made._arguments[0], *tables, interleaved)
+        made._make()
         return made
 
     def __repr__(self) -> str:
@@ -50,8 +49,20 @@ class Rotary:
             return f"Rotary.from_tables({shape}, {shape}, head_dim={self._arguments[0]}, {self._arguments[1]})"
         return f"Rotary({', '.join([str(self._arguments[0]), *(f'{n}={v!r}' for n, v in self._arguments[1].items())])})"
 
-    def __reduce__(self) -> Any:
-        return _made_again, (*self._arguments, self._tables)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: x for name, x in vars(self).items() if name not in ("_core", "_options")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._make()
+
+    def _make(self) -> None:
+        head_dim, options = self._arguments
+        if self._tables is None:
+            self._options = _core.RotaryOptions(**options)
+            self._core = _core.Rotary(head_dim, self._options)
+        else:
+            self._core = _core.Rotary.from_tables(head_dim, *self._tables, options["interleaved"])
 
     @property
     def frequencies(self) -> np.ndarray:
@@ -73,12 +84,8 @@ class Rotary:
     def _turn(function: Any, x: Any, offset: int, offsets: Sequence[int], ids: Any) -> Any:
         if bool(offset) + bool(len(offsets)) + (ids is not None) > 1:
             raise _core.OptionError("[Rotary] offset, offsets and ids exclude each other: got more than one")
+        require_float(x, "x", "Rotary")
         y = empty(x, tuple(x.shape), dtype_name(x))
         numbers = None if ids is None else np.ascontiguousarray(whole_numbers(ids, "[Rotary] ids", np.int64))
         function(offset, integers(offsets, "[Rotary] offsets"), *operands(ways=_WAYS, x=x, y=y, ids=numbers))
         return finish(x, y)
-
-
-def _made_again(head_dim: int, options: dict[str, Any], tables: list[np.ndarray] | None = None) -> Rotary:
-    """For pickle."""
-    return Rotary(head_dim, **options) if tables is None else Rotary.from_tables(*tables, head_dim=head_dim, **options)

@@ -42,7 +42,8 @@ def attention_varlen(
         TypeError: for another element type of q, or an option that there is not. ShapeError, OptionError (ValueErrors): for what does
             not fit.
     """
-    require_float(q, "q", "attention_varlen")
+    for name, x in (("q", q), ("v", v)):
+        require_float(x, name, "attention_varlen")
     require_lse("attention_varlen", return_lse, (True,))
     out, lse = empty(q, (*q.shape[:-1], v.shape[-1]), dtype_name(q)), None
     if return_lse:

@@ -40,7 +40,7 @@ class Linear(Module):
     """
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = True, seed: int = 0) -> None:
-        self._core = _nn.Linear(in_features, out_features, bias, seed)
+        self._core = _nn.Linear(in_features, out_features, bool(bias), seed)
 
     def forward(self, x: Any, *, saved: Saved | None = None) -> Any:
         """y [..., out] of x [..., in]. ``saved`` keeps x (not a copy) for backward."""

@@ -90,7 +90,8 @@ def causal_conv1d_update(
     else:
         at = cache_seqlens.long()[:, None] + torch.arange(-taps, x.shape[2])
         at = (at % length)[:, None].expand(-1, x.shape[1], -1)
-        before, after = taken.gather(2, at[..., :taps]).transpose(1, 2), taken.scatter(2, at[..., taps:], x.to(taken.dtype))
+        before = taken.gather(2, at[..., :taps]).transpose(1, 2)
+        after = taken.scatter(2, at[..., taps:][..., -length:], x[..., -length:].to(taken.dtype))  # each slot once
     out = convolved(rows, weight, bias, before, None, silu).transpose(1, 2)  # what it refuses leaves the state as it was
     if conv_state_indices is None:
         conv_state.copy_(after)

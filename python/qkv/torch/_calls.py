@@ -28,10 +28,11 @@ FLOATS = frozenset((torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _WIDE = frozenset((torch.float32, torch.float64))
 
 
-def require_tensors(function: str, tensors: dict[str, Any]) -> None:
-    """Raises ArgumentTypeError for the first that is no tensor; None passes."""
-    for name, x in tensors.items():
-        if x is not None and not isinstance(x, Tensor):
+def require_tensors(function: str, tensors: dict[str, Any], others: dict[str, Any] | None = None) -> None:
+    """Raises ArgumentTypeError for the first that is no tensor; of others None passes."""
+    given = [x for x in (others or {}).items() if x[1] is not None]
+    for name, x in (*tensors.items(), *given):
+        if not isinstance(x, Tensor):
             raise ArgumentTypeError(f"[{function}] {name} must be a torch.Tensor: got {type(x).__name__}; torch.as_tensor makes one")
 
 
@@ -41,7 +42,7 @@ def require_floats(function: str, tensors: dict[str, Tensor], others: dict[str, 
     fits, dtype = True, None
     for x in tensors.values():
         if not isinstance(x, Tensor):
-            require_tensors(function, tensors)
+            require_tensors(function, tensors, others)
         dtype = dtype or x.dtype
         fits = fits and x.dtype is dtype
     if not fits or dtype not in FLOATS:
@@ -54,7 +55,7 @@ def require_floats(function: str, tensors: dict[str, Tensor], others: dict[str, 
     for given in (tensors, others):
         for name, x in given.items():  # type: ignore[assignment]
             if x is not None and not (isinstance(x, Tensor) and x.is_cpu):
-                require_tensors(function, given)
+                require_tensors(function, tensors, others)
                 raise ArgumentError(f"[{function}] tensors must lie in the CPU's memory: got {name} on {x.device}; move it, {name}.cpu()")
 
 
@@ -150,14 +151,20 @@ def autocast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tens
 
 def autocast_where_mixed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For functions that PyTorch's autocast does not know: tensors of one type stay as they are, others are cast."""
-    if q.dtype is k.dtype is v.dtype or not torch.is_autocast_enabled("cpu"):
+    if not torch.is_autocast_enabled("cpu") or q.dtype is k.dtype is v.dtype:
         return q, k, v
     return autocast(q, k, v, None)[:3]
 
 
+def empty_as(x: Tensor) -> Tensor:
+    """Memory in x's layout; contiguous where x overlaps itself, of which PyTorch may put another axis innermost."""
+    made = torch.empty_like(x)
+    return made if made.stride(-1) == 1 else x.new_empty(x.shape)
+
+
 def empty_output(q: Tensor, v: Tensor) -> Tensor:
     """Memory for out [B, H, Tq, Dv]."""
-    return torch.empty_like(q) if v.shape[3] == q.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))
+    return empty_as(q) if v.shape[3] == q.shape[3] else q.new_empty((*q.shape[:3], v.shape[3]))
 
 
 def empty_lse(q: Tensor) -> Tensor:
@@ -211,9 +218,7 @@ def backward(
     need: tuple[bool, bool, bool] = (True, True, True), bias: Tensor | None = None, table_shape: tuple[int, int] | None = None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """dq, dk, dv (each where it is needed), dbias (where bias is given), dtable (where its shape is)."""
-    dq = torch.empty_like(q) if need[0] else None
-    dk = torch.empty_like(k) if need[1] else None
-    dv = torch.empty_like(v) if need[2] else None
+    dq, dk, dv = (empty_as(x) if wanted else None for x, wanted in zip((q, k, v), need))
     dbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     dtable = None if table_shape is None else torch.empty(table_shape, dtype=lse.dtype)
     dlse = None if dlse is None else dlse.resolve_neg()
@@ -247,7 +252,7 @@ def double_backward(
         made = double_backward(wide, dout.float(), dlse, *rest)
         return (*(g.to(q.dtype) for g in made[:4]), *made[4:])
     dout = as_memory(dout)  # type: ignore[assignment]
-    made = [torch.empty_like(x) for x in (q, k, v, dout)]
+    made = [empty_as(x) for x in (q, k, v, dout)]
     gbias = None if bias is None else torch.empty(bias.shape, dtype=bias.dtype)
     gdlse = None if dlse is None else torch.empty(dlse.shape, dtype=dlse.dtype)
     _core.double_backward(options, q, k, v, out, lse, dout, dlse, *map(as_memory, cotangents), *made, gbias, gdlse)

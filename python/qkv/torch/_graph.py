@@ -217,7 +217,7 @@ def _double_backward(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, keep, ext
 
 
 def _double_fake(ddq, ddk, ddv, ddbias, dout, dlse, q, k, v, bias, *_):  # type: ignore[no-untyped-def]
-    like = [torch.empty_like(x) for x in (q, k, v, _calls.inner_contiguous(dout))]
+    like = [_calls.empty_as(x) for x in (q, k, v, _calls.inner_contiguous(dout))]
     return (*like, *(None if x is None else x.new_empty(x.shape) for x in (bias, dlse)))
 
 
@@ -282,7 +282,8 @@ def _attention_graph(operators: bool) -> Step:
             "attention_backward", f"Tensor dout, Tensor? dlse, {_TENSORS}, Tensor out, Tensor lse, Tensor? lse_low", ", int need", 5
         ),
         fake=lambda dout, dlse, q, k, v, bias, *rest: tuple(
-            torch.empty_like(x) if x is not None and n else None for x, n in zip((q, k, v, bias, None), wanted(rest[-1], 5))
+            (x.new_empty(x.shape) if x is bias else _calls.empty_as(x)) if x is not None and n else None
+            for x, n in zip((q, k, v, bias, None), wanted(rest[-1], 5))
         ),
     )  # fmt: skip
     jvp = Step(

@@ -52,8 +52,8 @@ def asked(function: Any, tensors: dict[str, Any], *others: Any, **options: Any) 
 def require_plain(function: str, tensors: dict[str, Any]) -> None:
     """Raises TypeError for a tensor of a class with a meaning of its own."""
     for name, x in tensors.items():
-        own = None if x is None else type(x).__torch_function__
-        if x is not None and getattr(own, "__func__", own) not in _plain:
+        own = getattr(type(x), "__torch_function__", None)  # of what is no tensor None: refused where tensors are asked for
+        if own is not None and getattr(own, "__func__", own) not in _plain:
             raise TypeError(
                 f"[{function}] {name} must be a plain tensor: got {type(x).__name__}, whose __torch_function__ may mean something "
                 "else than its memory holds; where the memory is meant: x.as_subclass(torch.Tensor); "

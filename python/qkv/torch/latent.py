@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast, inner_contiguous, require_floats, require_shapes
+from ._calls import ArgumentError, autocast, inner_contiguous, require_floats, require_shapes, require_tensors
 from ._overrides import any_override, require_plain
 from .sdpa import attend, direct, split_mask
 
@@ -57,6 +57,9 @@ def latent_attention(
     if any_override(query, latent, key_rope, kv_b_weight, attn_mask):
         tensors = {"query": query, "latent": latent, "key_rope": key_rope, "kv_b_weight": kv_b_weight, "attn_mask": attn_mask}
         require_plain("latent_attention", tensors)
+    require_tensors(
+        "latent_attention", {"query": query, "latent": latent, "key_rope": key_rope, "kv_b_weight": kv_b_weight}, {"attn_mask": attn_mask}
+    )
     if torch.is_autocast_enabled("cpu"):
         query, latent, key_rope, attn_mask = autocast(query, latent, key_rope, attn_mask)
         kv_b_weight = kv_b_weight.to(query.dtype)
@@ -95,10 +98,9 @@ def _attend(
 
 def _sizes(query: Tensor, latent: Tensor, key_rope: Tensor, weight: Tensor) -> tuple[int, int, int]:
     """H, Dn, Dv."""
-    shapes = f"query {list(query.shape)}, latent {list(latent.shape)}, key_rope {list(key_rope.shape)}"
-    got = f"got {shapes}, kv_b_weight {list(weight.shape)}"
     tensors = {"query": query, "latent": latent, "key_rope": key_rope, "kv_b_weight": weight}
     require_floats("latent_attention", tensors, {})
+    got = f"got {', '.join(f'{name} {list(x.shape)}' for name, x in tensors.items())}"
     shapes = {"query": (query, "B H Tq Dn+Dr"), "latent": (latent, "B Tk R"), "key_rope": (key_rope, "B Tk Dr")}
     heads = require_shapes("latent_attention", {**shapes, "kv_b_weight": (weight, "H(Dn+Dv) R")})["H"]
     nope = query.shape[3] - key_rope.shape[2]

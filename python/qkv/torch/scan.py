@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from . import _scan_calls
-from ._calls import FLOATS, ArgumentError, require_floats, require_shapes
+from ._calls import FLOATS, ArgumentError, require_floats, require_shapes, require_tensors
 from ._overrides import any_override, require_plain
 from .sdpa import direct
 
@@ -18,11 +18,12 @@ def recorded(*tensors: Tensor | None) -> bool:
     return grads or forward_ad._current_level >= 0 or not direct(*tensors)
 
 
-def _require(name: str, given: dict[str, Tensor | None]) -> None:
+def _require(name: str, given: dict[str, Tensor | None], needed: int) -> None:
+    """Raises TypeError or ArgumentError unless the first `needed` are tensors of floats on the CPU, the others too or None."""
     if any_override(*given.values()):
         require_plain(name, given)
-    for key, x in given.items():
-        if x is not None and (x.dtype not in FLOATS or not x.is_cpu):
+    for n, (key, x) in enumerate(given.items()):
+        if (x is not None or n < needed) and not (isinstance(x, Tensor) and x.dtype in FLOATS and x.is_cpu):
             require_floats(name, {key: x}, {})
 
 
@@ -49,7 +50,7 @@ def selective_scan(
     threads; works under torch.compile(fullgraph=True), torch.func.grad and vmap. Backward keeps a state for every 16 tokens.
     """
     tensors = (u, dt, A, B, C, D, initial_state)
-    _require("selective_scan", dict(zip(("u", "dt", "A", "B", "C", "D", "initial_state"), tensors)))
+    _require("selective_scan", dict(zip(("u", "dt", "A", "B", "C", "D", "initial_state"), tensors)), 5)
     B, C = (x.unsqueeze(2) if x.dim() == 3 else x for x in (B, C))
     shapes = {"u": (u, "B T C"), "dt": (dt, "B T C"), "A": (A, "C N"), "B": (B, "B T G N"), "C": (C, "B T G N"), "D": (D, "C")}
     sizes = require_shapes("selective_scan", {**shapes, "initial_state": (initial_state, "B C N")})
@@ -85,7 +86,8 @@ def short_convolution(
         raise ArgumentError(f"[short_convolution] activation must be None, 'silu' or 'swish': got {activation!r}")
     if before is not None and sequence is not None:
         raise ArgumentError("[short_convolution] before and sequence exclude each other: a pack begins with its first sequence")
-    _require("short_convolution", {"x": x, "weight": weight, "bias": bias, "before": before})
+    _require("short_convolution", {"x": x, "weight": weight, "bias": bias, "before": before}, 2)
+    require_tensors("short_convolution", {}, {"sequence": sequence})
     sizes = require_shapes("short_convolution", {"x": (x, "B T C"), "weight": (weight, "C W"), "bias": (bias, "C"), "sequence": (sequence, "B T")})
     if sizes["W"] == 0:
         raise ArgumentError(f"[short_convolution] weight must have at least one tap: got {list(weight.shape)}")

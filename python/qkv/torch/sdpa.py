@@ -73,8 +73,8 @@ def scaled_dot_product_attention(
         done, result = asked(scaled_dot_product_attention, tensors, dropout_p, is_causal, **rest)
         if done:
             return result
-    elif not isinstance(query, Tensor):
-        _calls.require_tensors("scaled_dot_product_attention", {"query": query})
+    elif not (isinstance(query, Tensor) and isinstance(key, Tensor) and isinstance(value, Tensor)):
+        _calls.require_tensors("scaled_dot_product_attention", {"query": query, "key": key, "value": value})
     elif query.is_nested:  # strided ones; and torch.compile does not say that jagged ones have an override
         raise ArgumentTypeError(_NESTED)
     q, k, v, bias, keep, is_causal, lead = prepare(query, key, value, attn_mask, is_causal, enable_gqa)

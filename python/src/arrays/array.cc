@@ -115,7 +115,7 @@ Array::Array(const char* function, const char* name, nb::handle object) : functi
   if (named) object = PyTuple_GetItem(object.ptr(), 0);
   if (!read_exchange(object) && !read_buffer(object)) {
     throw nb::type_error(text(
-        function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object.type()).c_str())
+        function, name_ + " must be an array (buffer protocol or DLPack): got " + nb::inst_name(object).c_str())
                              .c_str());
   }
   if (named) type_ = Type::kBF16;

@@ -56,7 +56,7 @@ class Keywords {
 
   template <class T> Keywords& operator()(const char* name, T& to) {
     const nanobind::object value = get(name);
-    if (value.is_valid() && !nanobind::try_cast(value, to)) fail(name, value, kind_of<ValueOf<T>>());
+    if (value.is_valid() && !read(value, to)) fail(name, value, kind_of<ValueOf<T>>());
     return *this;
   }
   template <class To, std::size_t kCount>
@@ -82,6 +82,17 @@ class Keywords {
   }
 
  private:
+  template <class T> static bool read(const nanobind::object& value, T& to) {
+    if (nanobind::try_cast(value, to)) return true;
+    if constexpr (std::is_same_v<ValueOf<T>, bool>) {  // numpy.bool, numpy.bool_ before NumPy 2
+      const std::string type = nanobind::str(value.type()).c_str();
+      if (type.starts_with("<class 'numpy.bool")) {
+        to = PyObject_IsTrue(value.ptr()) == 1;
+        return true;
+      }
+    }
+    return false;
+  }
   std::string prefix() const { return "[" + std::string(function_) + "] "; }
   nanobind::object get(const char* name) {
     names_.at(static_cast<std::size_t>(asked_++)) = name;

@@ -162,6 +162,34 @@ def test_numpys_scalars_are_numbers() -> None:
     assert np.array_equal(captured[0].entropy, captured[1].entropy) and np.array_equal(captured[0].column_mass, captured[1].column_mass)
     biases = [qkv.PositionBias.alibi(heads) for heads in (2, np.int64(2))]
     assert np.array_equal(*(qkv.attention(q, k, v, position_bias=bias) for bias in biases))
+    table, (cosines, sines) = numbers(5, 8, 2), (numbers(n, 6, 2) for n in (6, 7))
+    for make in (
+        lambda yes: qkv.Rotary(4, interleaved=yes)(q),
+        lambda yes: qkv.Rotary.from_tables(cosines, sines, interleaved=yes)(q),
+        lambda yes: qkv.attention(q, k, v, position_bias=qkv.PositionBias.t5(table, bidirectional=yes)),
+        lambda yes: qkv.linear_attention(q, k, v, causal=yes, normalized=yes),
+        lambda yes: np.array(qkv.AttentionLM(context=4, width=4, blocks=yes).parameter_count),
+        lambda yes: np.array("bias" in qkv.nn.Linear(4, 4, bias=yes).state_dict()),
+    ):
+        assert np.array_equal(make(True), make(np.True_)) and np.array_equal(make(False), make(np.False_))
+    model = qkv.AttentionLM(context=4, width=4)
+    assert model.generate("a", 9, temperature=np.float32(0.5), seed=1) == model.generate("a", 9, temperature=0.5, seed=1)
+
+
+def test_what_is_no_array_is_told_so() -> None:
+    q, k, v = problem(4, 1, 2, 6, 6, 4)
+    rows = [x[0].swapaxes(0, 1) for x in (q, k, v)]
+    refused(TypeError, "q must be an array: got list", call=lambda: qkv.attention_varlen([1.0], *rows[1:], [0, 6]))
+    refused(TypeError, "v must be an array: got NoneType", call=lambda: qkv.attention_varlen(*rows[:2], None, [0, 6]))  # type: ignore[arg-type]
+    refused(TypeError, "k_index must be an array: got NoneType", call=lambda: qkv.top_keys(q, None, q[..., 0], 2))
+    refused(TypeError, "[Rotary] x must be an array: got list", call=lambda: qkv.Rotary(4)([1.0]))
+    refused(TypeError, "lse must be an array", "got dict", call=lambda: qkv.attention_backward(q, q, k, v, q, {}))
+
+
+def test_none_is_not_given() -> None:
+    q, k, v = problem(4, 1, 2, 6, 6, 4)
+    plain, given = (qkv.linear_attention(q, k, v, return_state=True, **options) for options in ({}, {"normalized": None, "scale": None}))
+    assert all(np.array_equal(a, b) for a, b in zip((plain[0], *plain[1]), (given[0], *given[1])))
 
 
 def test_unsupported_combinations_are_named() -> None:

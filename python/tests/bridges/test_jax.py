@@ -211,6 +211,8 @@ def test_errors_say_what_to_do() -> None:
         ({"dropout": 0.5, "seed": -1}, TypeError, "below 2\\^64 from 0 on: got -1"),
         ({"dropout": 0.5, "seed": 2**64}, TypeError, "below 2\\^64 from 0 on"),
         ({"dropout": 0.5, "seed": 1.5}, TypeError, "seed must be an int, a key or uint32.*got 1.5"),
+        ({"sinks": np.ones(2) + 1j}, TypeError, "sinks must hold real numbers: got complex"),
+        ({"bias": np.zeros((1, 1, 5, 7)) + 1j}, TypeError, "bias must hold real numbers: got complex"),
         ({"sinks": np.ones(1)}, ValueError, r"sinks must be \[H\] = \[2\]: got \[1\]"),
     ):
         with pytest.raises(kind, match=text):
@@ -219,8 +221,13 @@ def test_errors_say_what_to_do() -> None:
         attention(*(np.concatenate([x, x]) for x in (q, k, v)), key_lengths=[3])
     with pytest.raises(TypeError, match="local_window_size must be two whole numbers"):
         qkv.jax.dot_product_attention(q, q, q, local_window_size=(1.9, 0))
-    with pytest.raises(Exception, match="key_lengths"):  # only running can tell
-        attention(q, k, v, key_lengths=[9]).block_until_ready()
+    with pytest.raises(TypeError, match="query_seq_lengths must hold whole numbers: got float"):
+        qkv.jax.dot_product_attention(q, q, q, query_seq_lengths=np.array([2.5]))
+    for length in (9, 2**32 + 3, -(2**32) + 3):
+        with pytest.raises(Exception, match="key_lengths"):  # only running can tell
+            attention(q, k, v, key_lengths=np.array([length])).block_until_ready()
+    with pytest.raises(Exception, match="head_dim must be at least 1"):
+        attention(q[..., :0], k[..., :0], v).block_until_ready()
 
 
 def test_a_mask_of_another_process_is_refused() -> None:

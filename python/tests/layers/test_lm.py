@@ -195,7 +195,7 @@ def test_other_threads_run_while_it_learns() -> None:
 
 def test_no_loading_meanwhile() -> None:
     model = AttentionLM()
-    model._training = True
+    model._training.acquire()
     with pytest.raises(RuntimeError, match="trained"):
         model.load_state_dict(model.state_dict())
     with pytest.raises(RuntimeError, match="already"):

@@ -203,6 +203,31 @@ def test_forks_share_their_pages_again(way: Any) -> None:
         assert all(np.array_equal(a, b) for a, b in zip(cache.read(s), back.read(s)))
 
 
+class OwnCache(qkv.KVCache):
+    def __init__(self, label: str) -> None:
+        super().__init__(num_kv_heads=1, head_dim=2, capacity=4)
+        self.label = label
+
+
+class OwnRotary(qkv.Rotary):
+    label = ""
+
+
+class OwnModel(qkv.AttentionLM):
+    label = ""
+
+
+@pytest.mark.parametrize("way", [again, copy.deepcopy])
+def test_a_class_of_ones_own_stays_with_what_it_holds(way: Any) -> None:
+    rotary, model, cache = OwnRotary(4), OwnModel(context=4, width=4), OwnCache("mine")
+    cache.append(numbers(1, 1, 1, 3, 2), numbers(2, 1, 1, 3, 2))
+    rotary.label = model.label = "mine"
+    for one in (rotary, model, cache):
+        back = way(one)
+        assert type(back) is type(one) and back.label == "mine"
+    assert way(cache).lengths == [3] and way(model).generate("a", 4) == model.generate("a", 4)
+
+
 def test_what_cannot_be_pickled_says_so() -> None:
     for options in ({"capacity": 4, "storage": "int8"}, {"layout": "ring", "window": 4}):
         with pytest.raises(NotImplementedError, match="int8, int4 or a ring cannot be pickled"):

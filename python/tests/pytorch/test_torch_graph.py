@@ -108,6 +108,15 @@ def test_dropout_grouped_heads_and_other_ranks_compile() -> None:
     assert out.dtype is torch.bfloat16 and torch.equal(out, autocast(q, k, v))
 
 
+def test_a_bias_of_any_strides_compiles() -> None:
+    q, k, v = (numbers(n, 1, 2, 5, 8, dtype=torch.float32) for n in range(3))
+    bias = numbers(4, 5, 5, dtype=torch.float32).requires_grad_()
+    grads = []
+    for call in (qt.scaled_dot_product_attention, torch.compile(qt.scaled_dot_product_attention, backend="aot_eager", fullgraph=True)):
+        grads += torch.autograd.grad(call(q, k, v, bias.mT).sin().sum(), bias)
+    assert torch.equal(*grads)
+
+
 @pytest.mark.parametrize("backend", ("eager", "aot_eager", "inductor"))
 def test_packed_sequences_of_other_lengths_compile_once(backend: str) -> None:
     def call(q: Tensor, k: Tensor, v: Tensor, cu: Tensor) -> Tensor:

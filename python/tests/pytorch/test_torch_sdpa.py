@@ -214,6 +214,29 @@ def test_dropout_repeats_with_the_seed_and_has_its_mean() -> None:
         call(1, 1.5)
 
 
+def test_overlapping_windows() -> None:
+    """unfold: memory of which PyTorch puts another axis innermost."""
+    series = [leaf(n, 2, 3, 12) for n in (1, 2, 3)]
+    both_ways = [[x.detach().requires_grad_() for x in series] for _ in range(2)]
+    outs = [f(*(x.unfold(2, 8, 1) for x in given), is_causal=True) for f, given in zip((sdpa, theirs), both_ways)]
+    assert torch.allclose(*outs)
+    for out in outs:
+        out.sin().sum().backward()
+    for ours, expected in zip(*both_ways):
+        assert torch.allclose(ours.grad, expected.grad)
+
+
+def test_autograd_learns_that_out_was_written() -> None:
+    x = numbers(1, 1, 2, 4, 8)
+    out, weight = torch.ones_like(x), torch.ones_like(x).requires_grad_()
+    loss = (out * weight).sum()
+    qkv.attention(x, x, x, out=out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        qkv.attention(x, x, x, out=torch.ones_like(x))
+
+
 @pytest.mark.parametrize("causal", (False, True))
 def test_dropout_is_the_documented_pattern_to_its_second_derivative(causal: bool) -> None:
     torch.manual_seed(5)

@@ -58,6 +58,9 @@ def test_convolutions_of_every_layout_sequence_and_step() -> None:
         used = torch.tensor([t, t], dtype=torch.int32)
         assert torch.equal(causal_conv1d_update(x[..., t : t + 1], ring, weight, bias, "silu", used, at)[..., 0], wanted[..., t])
     assert torch.equal(state[at], x[..., 3:]) and torch.equal(ring[at][..., [2, 1, 0]], x[..., [8, 7, 6]])
+    long = torch.zeros(2, 5, 4, dtype=torch.float64)  # fewer slots than tokens: the last stay
+    assert torch.equal(causal_conv1d_update(x, long, weight, bias, "silu", torch.tensor([0, 2])), wanted)
+    assert torch.equal(long[0], x[0][..., [8, 5, 6, 7]]) and torch.equal(long[1], x[1][..., [6, 7, 8, 5]])
     none = causal_conv1d_update(x[..., 0], state, weight, bias, "silu", conv_state_indices=torch.tensor([-1, 2]))
     assert not none[0].any() and none[1].any()
     made = causal_conv1d_varlen_states(x[0].T, torch.tensor([0, 2, 9]), 3)

@@ -57,6 +57,11 @@ def to_numpy(value: Any) -> np.ndarray:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
+def outermost_modules(thing: Any) -> list[Any]:
+    """The object itself, or the nn.Modules that a plain object holds."""
+    return [thing] if is_module(thing) else [one for one in getattr(thing, "__dict__", {}).values() if is_module(one)]
+
+
 def arrays_in(thing: Any) -> dict[str, np.ndarray]:
     """Every array that an object holds, itself, in dicts and lists, or in other objects; by its path."""
     found: dict[str, np.ndarray] = {}

@@ -15,7 +15,7 @@ from .contracts import names
 from .contracts.tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
 from .copying import copied
 from .errors import People, Stop
-from .frameworks import default_dtype, from_numpy, is_module, named, of_type, torch_of
+from .frameworks import default_dtype, from_numpy, is_module, named, of_type, outermost_modules, torch_of
 from .masks import Form
 from .parameters import Assignment, get, put
 from .slicing import Slices, rebuilt
@@ -333,11 +333,13 @@ def attended(tensors: Tensors, scale: float | None = None, bias: Any = 0) -> Ten
 
 
 def set_training(target: Any, train: bool) -> None:
-    """train() or eval(); an object that is no nn.Module may have the methods, or an attribute `training`."""
-    method = getattr(target, "train" if train else "eval", None)
+    """train() or eval(); an object that is no nn.Module may have the methods, or an attribute `training`, and hold modules."""
+    for module in outermost_modules(target):
+        module.train(train)
     if is_module(target):
-        target.train(train)
-    elif hasattr(target, "training"):
+        return
+    method = getattr(target, "train" if train else "eval", None)
+    if hasattr(target, "training"):
         target.training = train
     elif callable(method):
         method()

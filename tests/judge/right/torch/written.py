@@ -206,7 +206,20 @@ def qkv_attention(q, k, v, mask=None):
     return (s if mask is None else s + mask).softmax(-1) @ v
 
 
+class PlainObject:
+    """No nn.Module: what it holds is in training mode until somebody says otherwise."""
+
+    def __init__(self, embed_dim, num_heads):
+        self.heads, self.dropout = num_heads, nn.Dropout(0.25)
+        self.W_q, self.W_k, self.W_v, self.W_o = (nn.Linear(embed_dim, embed_dim) for _ in range(4))
+
+    def __call__(self, x):
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.W_q, self.W_k, self.W_v))
+        weights = self.dropout((q @ k.mT / q.size(-1) ** 0.5).softmax(-1))
+        return self.W_o((weights @ v).transpose(1, 2).flatten(2))
+
+
 RIGHT = ["LazyMultiHead", "MultiQueryAttention", "RotaryEmbedding", "LoRALinear", "BidirectionalLinearAttention", "OnlineSoftmax"]
-TASK = {"WeightsByEinsum": "mha", "TorchInside": "mha", "多头注意力": "mha", "GroupsByBroadcast": "gqa"}
+TASK = {"WeightsByEinsum": "mha", "TorchInside": "mha", "多头注意力": "mha", "GroupsByBroadcast": "gqa", "PlainObject": "mha"}
 RIGHT += [*TASK, "SingleSelfAttention", "FrozenHead", "HeadForInference"]
 EXPECTED = {"qkv_attention": "mask-added", "NeoXAttention": "merged-by-head"}
