@@ -6,8 +6,9 @@
 nn.MultiheadAttention(need_weights=False), nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, diffusers and everything
 that calls it as an attribute of torch.nn.functional then run on qkv's kernels. PyTorch's fused inference path of
 nn.TransformerEncoder layers, which bypasses the function, is switched off meanwhile. A TorchFunctionMode gets the call as it
-gets PyTorch's; while a Tensor subclass is asked for its own, calls of other threads are PyTorch's too. Not affected: names that were imported before (from torch.nn.functional import scaled_dot_product_attention),
-other devices, nested tensors, Tensor subclasses except those of torch.nn.attention.bias; these stay PyTorch's.
+gets PyTorch's; while a Tensor subclass is asked for its own, calls of other threads are PyTorch's too. Not affected: names that
+were imported before (from torch.nn.functional import scaled_dot_product_attention), other devices, nested
+tensors, Tensor subclasses except those of torch.nn.attention.bias; these stay PyTorch's.
 """
 
 from __future__ import annotations

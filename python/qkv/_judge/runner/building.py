@@ -22,7 +22,7 @@ from . import blocks, parameters
 from .contracts import names
 from .contracts.tasks import CAUSAL, LAYERS, PARTS, SINGLE, STEPPED, TASKS, TURNED
 from .errors import FAILURES, People, Stop, plainly
-from .frameworks import code_of, framework_of, from_numpy, is_array, is_module, named, outermost_modules, parts_of, source_of, torch_of
+from .frameworks import code_of, framework_of, from_numpy, is_array, is_module, modules_in, named, parts_of, source_of, torch_of
 from .match import arguments_of, heads_in, required, ways
 from .slicing import FULL_BATCH
 from .slots import Sizes, numbers
@@ -317,7 +317,7 @@ def _listed(weights: dict[str, Any]) -> Any:
 def dropout_of(thing: Any, given: dict[str, Any]) -> Any:
     """The rate that the object was asked for, whether it drops anything or not; None where nobody speaks of one."""
     asked = [value for name, value in given.items() if names.setting(name) == "dropout"]
-    parts = [thing, *(one for module in outermost_modules(thing) for one in module.modules() if one is not thing)]
+    parts = [thing, *(one for module in modules_in(thing) for one in module.modules() if one is not thing)]
     rates = [float(part.p) for part in parts if is_module(part) and isinstance(part, torch_of().nn.Dropout)]
     kept = [(name, value) for part in parts for name, value in getattr(part, "__dict__", {}).items() if isinstance(value, float)]
     rates += [value for name, value in kept if names.setting(name) == "dropout" and (value > 0 or asked)]

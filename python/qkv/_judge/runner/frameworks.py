@@ -57,7 +57,7 @@ def to_numpy(value: Any) -> np.ndarray:
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
-def outermost_modules(thing: Any) -> list[Any]:
+def modules_in(thing: Any) -> list[Any]:
     """The object itself, or the nn.Modules that a plain object holds."""
     return [thing] if is_module(thing) else [one for one in getattr(thing, "__dict__", {}).values() if is_module(one)]
 

@@ -15,7 +15,7 @@ from .contracts import names
 from .contracts.tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
 from .copying import copied
 from .errors import People, Stop
-from .frameworks import default_dtype, from_numpy, is_module, named, of_type, outermost_modules, torch_of
+from .frameworks import default_dtype, from_numpy, is_module, modules_in, named, of_type, torch_of
 from .masks import Form
 from .parameters import Assignment, get, put
 from .slicing import Slices, rebuilt
@@ -334,7 +334,7 @@ def attended(tensors: Tensors, scale: float | None = None, bias: Any = 0) -> Ten
 
 def set_training(target: Any, train: bool) -> None:
     """train() or eval(); an object that is no nn.Module may have the methods, or an attribute `training`, and hold modules."""
-    for module in outermost_modules(target):
+    for module in modules_in(target):
         module.train(train)
     if is_module(target):
         return
