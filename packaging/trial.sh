@@ -1,4 +1,4 @@
-# Sourced by prove, prove-pythons and scripts/release: what a trial of a wheel takes. `root`: the folder of a bare system.
+# Sourced by prove, prove-pythons and scripts/release: what a trial of a wheel takes. `root`: the folder of a bare system, `folder`: of its logs.
 # shellcheck shell=bash disable=SC2154
 
 # inside COMMAND...: in the root, without a network. /proc is mounted for as long as the command runs.
@@ -16,3 +16,6 @@ readme_commands() { sed -n 's/^    \(qkv [^#]*\).*/\1/p' "$(dirname "${BASH_SOUR
 
 # readme_program: the README's example in Python.
 readme_program() { sed -n '/^import numpy as np, qkv$/,/^```$/p' "$(dirname "${BASH_SOURCE[0]}")/../README.md" | grep -v '```'; }
+
+# logs_of_a_failure: for a trap of EXIT.
+logs_of_a_failure() { [ $? -eq 0 ] || tail -vn 8 "$folder"/*.log >&2 || true; }

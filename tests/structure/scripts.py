@@ -40,12 +40,29 @@ def run(folder, *command):
 
 
 def release(folder):
-    """--check ends well and prints the sums; what is not committed is not released."""
-    stubs = 'step() { echo "0123  a wheel" >"$out/SHA256SUMS"; : >"$work/verdicts"; }\npythons() { echo python3; }'
-    repository(folder, "scripts/release", "what=${1:-all}", stubs)
+    """--check ends well, leaves nothing of itself and prints the sums; what is not committed is not released; a second option is refused, and so
+    is a proof of what is not there. An environment whose making was interrupted is made anew; a machine that keeps its network builds too."""
+    stubs = """[ -z "${TRY:-}" ] || { eval "$TRY"; exit; }
+step() { echo "0123  a wheel" >"$out/SHA256SUMS"; : >"$work/verdicts"; }
+pythons() { echo python3; }"""
+    repository(folder, "scripts/release", "mapfile -t requirements", stubs)
+    for option, says in (("--wheel", "usage: "), ("--prove", "dist/ holds no .whl"), ("--prove-pythons", "dist/ holds no .whl")):
+        code, text = run(folder, "scripts/release", option, *["--check"] * (option == "--wheel"))
+        if code != 1 or says not in text:
+            yield f"release {option}: {code}, {text}"
+    (folder / "build/check/first").mkdir(parents=True)
     code, text = run(folder, "scripts/release", "--check")
-    if code or "0123  a wheel" not in text or not (folder / "dist/SHA256SUMS").is_file():
+    if code or "0123  a wheel" not in text or not (folder / "dist/SHA256SUMS").is_file() or (folder / "build/check").exists():
         yield f"release --check: {code}, {text}"
+    for what, trial in (
+        ("a stopped venv", 'python3 -m venv --without-pip build/v; environment python3 "$PWD/build/v" pip; build/v/bin/python -m pip --version'),
+        ("a kept network", 'unshare() { return 1; }; compile() { [ "${1##*/}" = python ]; exit; }; work=build; out=dist; from_sdist'),
+    ):
+        os.environ["TRY"] = trial
+        code, text = run(folder, "scripts/release")
+        del os.environ["TRY"]
+        if code:
+            yield f"release after {what}: {code}, {text}"
     with open(folder / "include/qkv/version.h", "a", encoding="utf-8") as file:
         file.write("// another\n")
     code, text = run(folder, "scripts/release")
@@ -109,12 +126,33 @@ def emulated():
             yield f"scripts/test-arm: no test is called {name}"
 
 
+def stopped():
+    """CPython whose installation was stopped is built again, and one that is there is not; a trial that fails shows its logs."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "cpython"
+        for path in (made / "bin/python3.10", Path(folder) / "curl"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
+            path.chmod(0o755)
+        path = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+        for expected in (0, 9):
+            code = subprocess.run([tree.ROOT / "packaging/cpython", "10", made], env=path).returncode
+            if code != expected:
+                yield f"packaging/cpython, {'stopped' if expected else 'there'}: {code}"
+            (made / "source").mkdir(exist_ok=True)
+        (Path(folder) / "apt.log").write_text("why it failed\n", encoding="utf-8")
+        script = f". packaging/trial.sh; folder={folder}; trap logs_of_a_failure EXIT; exit 3"
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tree.ROOT, capture_output=True, text=True)
+        if done.returncode != 3 or "why it failed" not in done.stderr:
+            yield f"a trial that failed: {done.returncode}, {done.stderr}"
+
+
 def main():
     if not shutil.which("git"):
         return [], "untried without git"
-    problems = [*foreign(), *emulated()]
+    problems = [*foreign(), *emulated(), *stopped()]
     for trial in (release, verify_release):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "qkv").mkdir()
             problems += trial(Path(folder) / "qkv")
-    return problems, "release, verify-release, lib, test-arm"
+    return problems, "release, verify-release, lib, test-arm, cpython, trial"
