@@ -1,9 +1,13 @@
 # Sourced by prove, prove-pythons and scripts/release: what a trial of a wheel takes. `root`: the folder of a bare system, `folder`: of its logs.
 # shellcheck shell=bash disable=SC2154
 
-# inside COMMAND...: in the root, without a network. /proc is mounted for as long as the command runs.
+# inside COMMAND...: in the root, without a network and without what this machine sets for pip, Python and qkv. /proc is mounted for as long as
+# the command runs.
 # shellcheck disable=SC2016
-inside() { unshare -n -m bash -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$root" "$@"; }
+inside() (
+  unset "${!PIP_@}" "${!PYTHON@}" "${!QKV_@}"
+  exec unshare -n -m bash -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$root" "$@"
+)
 
 # numpy_for VERSION ARCHITECTURE FOLDER: NumPy's wheel for a Python, by the pip of scripts/release.
 numpy_for() {

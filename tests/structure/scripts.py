@@ -127,7 +127,8 @@ def emulated():
 
 
 def stopped():
-    """CPython whose installation was stopped is built again, and one that is there is not; a trial that fails shows its logs."""
+    """CPython whose installation was stopped is built again, and one that is there is not; a trial that fails shows its logs, and none is of what
+    this machine sets."""
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder) / "cpython"
         for path in (made / "bin/python3.10", Path(folder) / "curl"):
@@ -145,6 +146,12 @@ def stopped():
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=tree.ROOT, capture_output=True, text=True)
         if done.returncode != 3 or "why it failed" not in done.stderr:
             yield f"a trial that failed: {done.returncode}, {done.stderr}"
+        (Path(folder) / "curl").rename(Path(folder) / "unshare")
+        (Path(folder) / "unshare").write_text("#!/bin/sh\nenv\n", encoding="utf-8")
+        done = subprocess.run(["bash", "-euc", ". packaging/trial.sh; root=x; inside qkv"], cwd=tree.ROOT, capture_output=True, text=True,
+                              env={**path, "QKV_LANG": "zh", "PIP_TARGET": "/x"})  # fmt: skip
+        if done.returncode or "PATH=" not in done.stdout or re.search("^(QKV_LANG|PIP_TARGET)=", done.stdout, re.M):
+            yield f"a trial in a bare system: {done.returncode}, {done.stdout}"
 
 
 def main():
