@@ -72,7 +72,7 @@ pythons() { echo python3; }"""
 
 def verify_release(folder):
     """A stage that passed is passed over while it and its files are the same, never where one of them is not committed, or changed while it ran:
-    --list ends with 1 then; a name that is none is an error."""
+    --list ends with 1 then; a name that is none and hours that are no number are errors."""
     stub = 'stage_arm() { figure 1; [ -z "${EDIT:-}" ] || echo "$EDIT" >src/new.txt; }'
     repository(folder, "scripts/verify-release", "chosen=() failed=()", stub)
     script = folder / "scripts/verify-release"
@@ -97,9 +97,10 @@ def verify_release(folder):
         code, text = run(folder, "scripts/verify-release")
         if code or runs != ("arm: passed" in text):
             yield f"verify-release, {what}: {code}, {text}"
-    code, text = run(folder, "scripts/verify-release", "--stage", "nonsense")
-    if code == 0 or "nonsense" not in text:
-        yield f"verify-release of a stage that is none: {code}, {text}"
+    for option, value in (("--stage", "nonsense"), ("--hours", "nonsense"), ("--hours", "0.0")):
+        code, text = run(folder, "scripts/verify-release", option, value)
+        if code == 0 or value not in text:
+            yield f"verify-release {option} {value}: {code}, {text}"
 
 
 def foreign():
