@@ -127,6 +127,16 @@ def emulated():
             yield f"scripts/test-arm: no test is called {name}"
 
 
+def refused():
+    """Arguments that a script does not know are errors, said before anything is done."""
+    stubs = ". scripts/lib.sh\nensure_packages() { exit; }\ngit() { exit; }"
+    for name, *arguments in (("build", "--debug"), ("abi-check", "v0.1.0", "v0.2.0")):
+        text = (tree.ROOT / "scripts" / name).read_text(encoding="utf-8").replace('. "$(dirname "$0")/lib.sh"', stubs)
+        done = subprocess.run(["bash", "-c", text, name, *arguments], cwd=tree.ROOT, capture_output=True, text=True)
+        if done.returncode != 1 or "usage: " not in done.stderr:
+            yield f"scripts/{name} {arguments}: {done.returncode}, {done.stderr}"
+
+
 def stopped():
     """CPython whose installation was stopped is built again, and one that is there is not; a trial that fails shows its logs, and none is of what
     this machine sets."""
@@ -158,9 +168,9 @@ def stopped():
 def main():
     if not shutil.which("git"):
         return [], "untried without git"
-    problems = [*foreign(), *emulated(), *stopped()]
+    problems = [*foreign(), *emulated(), *refused(), *stopped()]
     for trial in (release, verify_release):
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "qkv").mkdir()
             problems += trial(Path(folder) / "qkv")
-    return problems, "release, verify-release, lib, test-arm, cpython, trial"
+    return problems, "release, verify-release, lib, build, abi-check, test-arm, cpython, trial"
