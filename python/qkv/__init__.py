@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from . import jax as jax
     from . import lm as lm
     from . import nn as nn
+    from . import standins as standins
     from . import torch as torch
     from . import transformers as transformers
     from ._explore.explored import explore
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from .plotting import plot
 
 # These are imported at first use: what they need takes time to load, or may not be installed.
-_LAZY_MODULES = ("nn", "torch", "jax", "transformers", "lm", "io")
+_LAZY_MODULES = ("nn", "torch", "jax", "transformers", "standins", "lm", "io")
 _LAZY_NAMES = {"AttentionLM": "lm", "explore": "_explore.explored", "judge": "_judge", "plot": "plotting"}
 
 __all__ = [
