@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return 1
     if os.name == "posix" and arguments is None:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         os.execv(TOOL, [NAME, *given])  # this process becomes the tool: terminal, signals and exit code are its own
     return subprocess.run([NAME, *given], executable=TOOL, check=False).returncode
 

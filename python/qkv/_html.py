@@ -12,6 +12,11 @@ def text(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
 
 
+def utf8(text: str) -> str:
+    """Half of a surrogate pair, which no file can hold, as a question mark."""
+    return text.encode(errors="replace").decode()
+
+
 def table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Rows under titles; notebooks style tables themselves."""
     head = "".join(f"<th>{text(title)}</th>" for title in titles)

@@ -2,7 +2,7 @@
 masks, tables) are kept as they are; lists of numbers, which the extension copies, are copied."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +21,11 @@ def _kept(x: Any) -> Any:
     return np.asarray(x).copy()
 
 
+def _listed(x: Any) -> Any:
+    """x, or of numbers that can be asked for once a list."""
+    return list(x) if isinstance(x, Iterator) else x
+
+
 def _lent(x: Any) -> Any:
     """x as the extension reads it: its own bytes, or a copy."""
     return x if x is None or isinstance(x, str) else boolean(x, "mask")
@@ -31,6 +36,8 @@ def recorded(method: F) -> F:
 
     @functools.wraps(method)
     def make(cls: Any, *arguments: Any, **options: Any) -> Any:
+        arguments = tuple(_listed(x) for x in arguments)
+        options = {name: _listed(x) for name, x in options.items()}
         made = method(cls, *arguments, **options)
         if method.__name__ not in _BORROWED:
             arguments = tuple(_kept(x) for x in arguments)

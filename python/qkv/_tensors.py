@@ -3,6 +3,7 @@
 _nn's form of a tensor is (name, dtype, sizes, bytes): dtype as safetensors writes it ("F32"), bytes an array of uint8.
 """
 
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from ._arrays import _is_torch, require_unmasked
 
-__all__ = ["code_of", "entries_of", "tensors_of"]
+__all__ = ["code_of", "entries_of", "file_name", "tensors_of"]
 
 _CODES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
@@ -20,6 +21,18 @@ _CODES = {
 _NAMES = {code: name for name, code in _CODES.items()}
 
 Entry = tuple[str, str, tuple[int, ...], Any]
+
+
+def file_name(path: str | os.PathLike[str]) -> str:
+    """A path as the extension takes it. ValueError: for a NUL, where C would end it, and for bytes that are no UTF-8."""
+    name = os.fsdecode(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a path must be UTF-8: got {name!r}") from None
+    if "\0" in name:
+        raise ValueError(f"a path must not hold a NUL: got {name!r}")
+    return name
 
 
 def code_of(dtype: Any) -> str:

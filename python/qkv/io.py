@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _nn
-from ._tensors import entries_of, tensors_of
+from ._tensors import entries_of, file_name, tensors_of
 
 __all__ = ["Tensors", "load_safetensors", "save_safetensors"]
 
@@ -31,7 +31,7 @@ def load_safetensors(path: str | os.PathLike[str], *, framework: str = "numpy") 
     Raises FormatError (a ValueError) with the byte offset when the file breaks the format, IoError (an OSError) with path and
     reason when it cannot be read.
     """
-    entries, metadata = _nn.load_safetensors(os.fspath(path))
+    entries, metadata = _nn.load_safetensors(file_name(path))
     return Tensors(tensors_of(entries, framework), metadata)
 
 
@@ -46,4 +46,4 @@ def save_safetensors(
     for name, text in (metadata or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError(f"[save_safetensors] metadata must be strings by name: got {name!r}: {text!r}")
-    _nn.save_safetensors(os.fspath(path), entries_of(tensors), dict(metadata or {}))
+    _nn.save_safetensors(file_name(path), entries_of(tensors), dict(metadata or {}))

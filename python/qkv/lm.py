@@ -23,6 +23,7 @@ import numpy as np
 
 from . import _core, _nn
 from ._progress import Progress
+from ._tensors import file_name
 from .io import load_safetensors
 from .nn import Module
 from .plotting import AttentionMap
@@ -90,13 +91,13 @@ class AttentionLM(Module):
     def from_file(cls, path: str | os.PathLike[str]) -> AttentionLM:
         """Loads the file of :meth:`save` or ``qkv train --out``: model, vocabulary, optimizer."""
         model = cls.__new__(cls)
-        model._model = _nn.load_model(os.fspath(path))
+        model._model = _nn.load_model(file_name(path))
         model.text, model.losses, model._training = None, [], threading.Lock()
         return model
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """A safetensors file that :meth:`from_file`, ``qkv generate`` and ``qkv map`` read."""
-        self._model.save(os.fspath(path))
+        self._model.save(file_name(path))
 
     def __reduce__(self) -> Any:
         with tempfile.TemporaryDirectory() as folder:

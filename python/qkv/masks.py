@@ -35,6 +35,8 @@ class Mask:
     __array_ufunc__ = None  # NumPy leaves array & mask to the mask
 
     def __init__(self, core: Any = None) -> None:
+        if core is not None and not isinstance(core, _core.Mask):
+            raise TypeError(f"[Mask] Mask() takes nothing: got {type(core).__name__}; Mask.keep(array) or Mask.drop(array) makes one of an array")
         self._core = _core.everything() if core is None else core
         self._recipe: tuple[Any, ...] | None = ("_everything", (), {}) if core is None else None
 
@@ -157,7 +159,9 @@ class Mask:
     def of(cls, keep: Callable[..., Any], q_len: int, kv_len: int, *, batch: int = 1, num_heads: int = 1) -> Mask:
         """keep(b, h, i, j) is called once, with NumPy arrays of indices that broadcast to [batch, num_heads, q_len, kv_len]."""
         b, h, i, j = np.ogrid[:batch, :num_heads, :q_len, :kv_len]
-        return cls.keep(np.broadcast_to(np.asarray(keep(b, h, i, j), dtype=bool), (batch, num_heads, q_len, kv_len)))
+        if (kept := keep(b, h, i, j)) is None:
+            raise TypeError("[Mask.of] keep must return which pairs may attend: got None")
+        return cls.keep(np.broadcast_to(np.asarray(boolean(kept, "[Mask.of] keep")), (batch, num_heads, q_len, kv_len)))
 
     def __and__(self, other: Mask) -> Mask:
         return self._joined(Mask(self._core & _core_of(other, "&")), "_both", other)

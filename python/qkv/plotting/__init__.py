@@ -6,6 +6,7 @@ weights come from ``qkv.attention(..., weights="all")``.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import warnings
@@ -14,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _html, _nn
+from .. import _core, _html, _nn
+from .._arrays import integers, require_unmasked
+from .._tensors import file_name
 from . import figure as _figure
 
 __all__ = ["AttentionMap", "Picture", "plot"]
@@ -117,7 +120,7 @@ class Picture:
 
     def save(self, path: str | os.PathLike[str], *, pixel_ratio: float = 1.0) -> None:
         """Writes .png, .svg, .pdf or .html, whole or not at all. pixel_ratio: of a .png. Raises IoError (an OSError)."""
-        name = os.fspath(path)
+        name = file_name(path)
         ending = os.path.splitext(name)[1].lower()
         if ending not in (".png", ".svg", ".pdf", ".html"):
             raise ValueError(f"[plot] path must end in .png, .svg, .pdf or .html: got {name!r}")
@@ -191,20 +194,26 @@ def plot(
     Returns:
         a :class:`Picture`.
     Raises:
-        ValueError: for shapes or labels that do not fit, and for a weight that is negative or infinite. NaN is drawn in a colour of its own.
+        ValueError: for shapes or labels that do not fit, a layer or head that is not there, and for a weight that is negative or infinite.
+            NaN is drawn in a colour of its own.
     """
-    array = _chosen(weights, sequence, layers)
+    options: dict[str, Any] = {"title": title, "layers": integers(layers, "[plot] layers"), "heads": integers(heads, "[plot] heads")}
+    array = _chosen(weights, sequence, options["layers"])
+    for name, count in zip(("layers", "heads"), array.shape):
+        if any(not 0 <= n < count for n in options[name]):
+            raise _core.OptionError(f"[plot] {name} must lie in 0..{count - 1}: got {options[name]}")
     if isinstance(weights, AttentionMap):
         tokens = weights.tokens if tokens is None else tokens
-        title = title or weights.title
+        options["title"] = title or weights.title
     if range not in ("unit", "max"):
         raise ValueError(f'[plot] range must be "unit" or "max": got {range!r}')
     if scale not in ("sqrt", "linear"):
         raise ValueError(f'[plot] scale must be "sqrt" or "linear": got {scale!r}')
     rows = _labels(tokens)
     columns = _labels(key_tokens) if key_tokens is not None else rows if array.shape[2] == array.shape[3] else []
-    options = {"title": title, "layers": list(layers), "heads": list(heads), "scale": scale, "numbers": numbers}
-    core = _nn.attention_map(array, rows, columns, title, options["layers"], options["heads"], range, scale, numbers)
+    numbers = bool(numbers) if isinstance(numbers, (int, np.bool_)) else numbers
+    options |= {"title": _html.utf8(str(options["title"] or "")), "scale": scale, "numbers": numbers}
+    core = _nn.attention_map(array, rows, columns, options["title"], options["layers"], options["heads"], range, scale, numbers)
     picture = Picture(core, array, (rows, columns), options)
     if path is not None:
         picture.save(path)
@@ -213,13 +222,15 @@ def plot(
 
 def _chosen(weights: Any, sequence: int | None, layers: Sequence[int]) -> np.ndarray:
     """[L, H, Tq, Tk] of what plot was given."""
-    first, rank = len(weights), len(weights.shape) if hasattr(weights, "shape") else np.ndim(weights)
+    weights = weights if hasattr(weights, "shape") else np.asarray(weights)
+    rank = len(weights.shape)
+    first = weights.shape[0] if rank else 0
     if sequence is not None:
         if rank != 4 or isinstance(weights, AttentionMap):
             raise ValueError(f"[plot] sequence chooses one of weights [B, H, Tq, Tk]: got {list(np.shape(weights))}")
-        if not -first <= sequence < first:
+        if not -first <= operator.index(sequence) < first:
             raise ValueError(f"[plot] sequence must lie in 0..{first - 1}: got {sequence}")
-        return _array(weights[sequence])
+        return _array(weights[operator.index(sequence)])
     if rank == 4 and first > 1 and not len(layers) and not isinstance(weights, AttentionMap):
         raise ValueError(
             f"[plot] the first axis of weights may count sequences or layers: got {list(np.shape(weights))}; sequence=0 draws the "
@@ -229,8 +240,11 @@ def _chosen(weights: Any, sequence: int | None, layers: Sequence[int]) -> np.nda
 
 
 def _array(weights: Any) -> np.ndarray:
+    require_unmasked(weights, "weights")
     if hasattr(weights, "detach"):  # PyTorch
-        weights = weights.detach().float().cpu().numpy()
+        if weights.is_complex():
+            raise TypeError(f"[plot] weights must be numbers: got {weights.dtype}")
+        weights = weights.detach().float().cpu().resolve_neg().numpy()
     array = np.asarray(weights)
     if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
         raise TypeError(f"[plot] weights must be numbers: got {array.dtype.name}")
@@ -243,4 +257,4 @@ def _array(weights: Any) -> np.ndarray:
 def _labels(tokens: Sequence[str] | str | None) -> list[str]:
     if tokens is None:
         return []
-    return _nn.characters(tokens) if isinstance(tokens, str) else [str(token) for token in tokens]
+    return _nn.characters(_html.utf8(tokens)) if isinstance(tokens, str) else [_html.utf8(str(token)) for token in tokens]

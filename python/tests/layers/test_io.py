@@ -81,6 +81,18 @@ def test_errors(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["bad.safetensors"]
 
 
+def test_paths_that_the_extension_cannot_take(tmp_path: Path) -> None:
+    """C would end a path at its NUL and write another file."""
+    for name, said in ((f"{tmp_path}/a\0.safetensors", "NUL"), (f"{tmp_path}/{chr(0xDCFF)}.safetensors", "UTF-8")):
+        layer, model = nn.Linear(2, 2), qkv.AttentionLM()
+        calls = [lambda p: qkv.io.save_safetensors(p, {"a": np.ones(2)}), qkv.io.load_safetensors, layer.save, layer.load, model.save,
+                 qkv.AttentionLM.from_file, lambda p: qkv.plot(np.eye(2)).save(p.replace("safetensors", "svg"))]  # fmt: skip
+        for call in calls:
+            with pytest.raises(ValueError, match=said):
+                call(name)
+    assert not list(tmp_path.iterdir())
+
+
 def test_layers_in_files(tmp_path: Path) -> None:
     path = tmp_path / "layer.safetensors"
     layer, x = nn.MultiHeadAttention(12, 3, seed=1), numbers(1, 2, 5, 12)

@@ -131,6 +131,11 @@ def test_a_mask_remembers_numbers_not_their_list() -> None:
     assert again(mask).to_dense(6, 6).sum() == 24
 
 
+def test_a_mask_of_numbers_that_can_be_read_once() -> None:
+    for mask in (qkv.Mask.key_lengths(map(len, ["abcd"])), qkv.Mask.causal(offsets=(n for n in [1]))):
+        assert np.array_equal(again(mask).to_dense(6, 6), mask.to_dense(6, 6)) and repr(copy.deepcopy(mask)) == repr(mask)
+
+
 @pytest.mark.parametrize("way", [again, copy.deepcopy])
 def test_block_maps_and_position_biases(way: Any) -> None:
     for blocks in (qkv.BlockMap.from_mask(qkv.Mask.causal(), 256, 256, num_heads=2), qkv.BlockMap.from_mask(qkv.Mask.causal(), 200, 200)):

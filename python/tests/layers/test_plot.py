@@ -151,11 +151,33 @@ def test_errors() -> None:
         (lambda: qkv.plot(w, "abc"), ValueError, "3"),
         (lambda: qkv.plot(w, range="all"), ValueError, "unit"),
         (lambda: qkv.plot(w, scale="log"), ValueError, "sqrt"),
-        (lambda: qkv.plot(w, heads=[2]).svg(), ValueError, "2"),
+        (lambda: qkv.plot(w, heads=[2]), ValueError, r"heads must lie in 0\.\.1: got \[2\]"),
+        (lambda: qkv.plot(causal_weights(2, 3), layers=[-1]), ValueError, r"layers must lie in 0\.\.1: got \[-1\]"),
+        (lambda: qkv.plot(w, heads=1), TypeError, "heads must be a sequence of whole numbers"),
+        (lambda: qkv.plot(np.ma.masked_greater(w, 0.5)), TypeError, "a masked one"),
+        (lambda: qkv.plot(None), TypeError, "numbers: got object"),
+        (lambda: qkv.plot(0.5), ValueError, r"got \[\]"),
         (lambda: qkv.plot(np.array(["a"])), TypeError, "numbers"),
     ):
         with pytest.raises(kind, match=words):
             call()
+
+
+def test_tensors_that_are_not_their_memory() -> None:
+    torch = pytest.importorskip("torch")
+    w = torch.tensor(causal_weights(2))
+    assert qkv.plot(torch._neg_view(-w)).svg() == qkv.plot(w).svg()
+    with pytest.raises(TypeError, match="numbers: got torch.complex64"):
+        qkv.plot(w.to(torch.complex64))
+
+
+def test_labels_and_flags_of_other_types() -> None:
+    half = chr(0xD83D)  # of a pair, as JSON may hold it
+    for tokens in (half + "bcdef", [half, *"bcdef"]):
+        picture = qkv.plot(causal_weights(2), tokens, title=half, numbers=np.False_)
+        assert picture.svg() == qkv.plot(causal_weights(2), "?bcdef", title="?", numbers=False).svg()
+    with pytest.raises(TypeError):
+        qkv.plot(causal_weights(2), numbers="no")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shape", [(1, 0, 0), (1, 0, 3), (2, 3, 0)])

@@ -2,6 +2,7 @@
 that there are. What pages show of the tool's output: tests/judge/sessions.py."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -53,6 +54,12 @@ def test_pictures_without_pango(tmp_path: Path) -> None:
 
 
 @needs_tool
+@pytest.mark.skipif(os.name != "posix", reason="closes a descriptor")
+def test_without_standard_output() -> None:
+    done = subprocess.run(["sh", "-c", f"'{sys.executable}' -m qkv --version >&-"], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 1 and "could not be written" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_from_python() -> None:
     """The console script's function; with arguments it comes back."""
     assert tool.main(["mask", "causal", "--draw"]) == 0
