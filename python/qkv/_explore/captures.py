@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from .. import _html, _nn
+from .._tensors import file_name
 from ..capture import Captured
 from ..plotting import plot
 from .file import File, Run, page_of, write_file
-from .layer import Layer, decoded
+from .layer import WHOLE, Layer, decoded, pairs_of
 
 #: Columns of a table: title, field of Captured.
 _COLUMNS = (
@@ -195,9 +196,10 @@ class Captures:
         ending = Path(path).suffix
         if ending not in (".html", ".safetensors"):
             raise ValueError(f"[save] the file must end in .html or .safetensors: got {os.fspath(path)}")
+        name = file_name(path)
         json, tensors = self._made(title=title, tokens=tokens, weights=weights)
         if ending == ".html":
-            _nn.write_file(os.fspath(path), page_of(json, tensors).encode())
+            _nn.write_file(name, page_of(json, tensors).encode())
         else:
             write_file(path, json, tensors)
 
@@ -210,16 +212,23 @@ class Captures:
             raise ValueError("[save] nothing was captured: no call of attention went through qkv; see docs/explore.md")
         named = tokens if isinstance(tokens, Mapping) else {} if tokens is None else {"": list(tokens)}
         chosen: dict[int, list[int]] | None = None if weights is None else {}
-        for layer, head in weights or ():
+        for layer, head in () if weights is None else pairs_of(weights, "[save] weights"):
             found = self._layer(layer)
             if found is None or head not in found.heads:
                 raise ValueError(f"[save] weights: there is no layer {layer} with a head {head}")
+            if found.weights is None:
+                raise ValueError(
+                    f"[save] weights: those of layer {layer} were not kept, as they are up to {WHOLE} tokens; at any length: "
+                    f"exact=[({layer}, {head})]"
+                )
             chosen.setdefault(layer, []).append(head)  # type: ignore[union-attr]
         file = File(self.names, named, chosen)
         for run, prefixes in zip(self.runs, self._prefixes()):
             file.add(run, prefixes)
+        if lost := named.keys() - file.sides:
+            raise ValueError(f"[save] tokens: the sides of texts are {sorted(file.sides)}: got {sorted(lost)}")
         notes = [note for run in self.runs for note in run.notes]
-        json = {"title": title or self.title or "attention", "notes": notes, "texts": file.texts, "views": file.views}
+        json = {"title": str(title or self.title or "attention"), "notes": notes, "texts": file.texts, "views": file.views}
         if file.words:
             json["words"] = [self.names(number) if self.names else str(number) for number in file.words]
         return json, file.tensors

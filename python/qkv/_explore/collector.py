@@ -10,10 +10,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from .. import _attention as functional
+from .._arrays import integers
 from .._progress import Progress
 from ..capture import Capture
 from .file import Run
-from .layer import Layer, Wanted, capture_call, image_in
+from .layer import Layer, Wanted, capture_call, image_in, pairs_of
 from .writes import Writer
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)
@@ -31,14 +32,15 @@ class Collector:
         self, names: Mapping[int, str], layers: Sequence[int] | None, wanted: Wanted, exact: Sequence[tuple[int, int]] = (),
         progress: Progress | None = None,
     ) -> None:  # fmt: skip
-        self.names, self.layers, self.wanted = names, layers, wanted
+        self.names, self.wanted = names, wanted
+        self.layers = None if layers is None else integers(layers, "[capture] layers")
         if wanted.capture is not None and not isinstance(wanted.capture, Capture):
             raise TypeError(f"[capture] what is captured must be a qkv.Capture: got {type(wanted.capture).__name__}")
         if wanted.first is not None and (not isinstance(wanted.first, (int, np.integer)) or wanted.first < 0):
             raise ValueError(f"[capture] first must be a number of keys, 0 or more: got {wanted.first!r}")
         self.exact: dict[int, list[int]] = {}
-        for layer, head in exact:
-            self.exact.setdefault(int(layer), []).append(int(head))
+        for layer, head in pairs_of(exact, "[capture] exact"):
+            self.exact.setdefault(layer, []).append(head)
         self.calls = self.most_calls = 0
         self.skipped = 0  #: forwards on the cache of the one before
         self.runs: list[Run] = []
@@ -49,10 +51,12 @@ class Collector:
         self._continues: bool | None = None
 
     def require_layers(self, function: str) -> None:
-        """Raises ValueError for layers that no forward had."""
+        """Raises ValueError for layers that no forward had, and exact heads of layers that are not captured."""
         for what, numbers in (("layers", self.layers or ()), ("exact: layers", self.exact)):
             if any(layer not in range(self.most_calls) for layer in numbers):
                 raise ValueError(f"[{function}] {what} must lie in 0..{self.most_calls - 1}: got {list(numbers)}")
+        if self.layers is not None and not self.exact.keys() <= set(self.layers):
+            raise ValueError(f"[{function}] exact: layers must be captured ones, {self.layers}: got {list(self.exact)}")
 
     def begin(self) -> None:
         """A forward of the model begins."""

@@ -183,7 +183,8 @@ def main(arguments: Sequence[str]) -> int:
     """0: done, 1: the work failed, 2: wrong usage or input."""
     try:
         _run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except Refused as refused:
         return _said(str(refused), 2)
     except (ImportError, ValueError, TypeError, NotImplementedError) as error:  # what the library says of its arguments

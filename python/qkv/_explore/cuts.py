@@ -126,6 +126,8 @@ def fast(model: nn.Module) -> Iterator[None]:
     changed = []
     with optimized(model, bits="fast"):
         for module in model.modules():
+            if "forward" in vars(module):
+                continue  # somebody's own
             is_wide = next(module.parameters(), torch.empty(0)).dtype in (torch.float32, torch.bfloat16)
             if type(module).__name__ == "Conv1D" and is_wide:
                 module.forward = product(module)
@@ -181,6 +183,7 @@ class Cuts:
 
         modules, names = dict(self.model.named_modules()), list(self._blocks)[:below]
         known = names if all(value is not None for value in self._blocks.values()) else []
+        own = {name: vars(modules[name])["forward"] for name in known if "forward" in vars(modules[name])}
         try:
             for name in known:
                 modules[name].forward = lambda *_, name=name, **__: many(self._blocks[name])
@@ -189,6 +192,7 @@ class Cuts:
         finally:
             for name in known:
                 del modules[name].forward
+                vars(modules[name]).update({"forward": own[name]} if name in own else {})
 
     def means(self) -> dict[int, Tensor]:
         """The mean of every head over the positions, by call."""

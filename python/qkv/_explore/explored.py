@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..transformers._capture import AttentionCapture, _running_qkv, alone_with, capture_attention
+from ..transformers._capture import AttentionCapture, _running_qkv, alone_with, as_named, capture_attention
 from .behaviour import on_random_tokens, on_words_in_order
 from .cuts import Cuts, answers_of, cutting, require_instead
-from .layer import Layer, decoded
+from .layer import Layer, decoded, pairs_of
 
 EXAMPLE = "When Mary and John went to the store, John gave a drink to"
 _OTHERS = 20  # heads that a cut moved most
@@ -88,7 +88,7 @@ class Explored:
 
         Returns: {"whole": {...}, "cut": {...}} with loss, losses and next tokens, "cut" also with what docs/explorer-file.md says of a cut.
         """
-        heads = [(int(layer), int(head)) for layer, head in heads]
+        heads = pairs_of(heads, "[cut] heads")
         if not self.is_one:
             raise ValueError("[cut] one text at a time: the inputs hold several")
         with alone_with(self.model), self._without(heads, instead, other):
@@ -115,9 +115,10 @@ class Explored:
         """What the model generates (greedy), without these heads: a text, or without a tokenizer the tokens' numbers."""
         if not self.is_decoder:
             raise ValueError(f"[generate] {type(self.model).__name__} generates nothing")
+        heads = pairs_of(heads, "[generate] heads")
         inputs = {name: x for name, x in self.inputs.items() if name not in ("use_cache", "position_ids", "decoder_input_ids")}
         with alone_with(self.model), self._without(heads, instead, other), _running_qkv(self.model), torch.no_grad():
-            made = self.model.generate(**inputs, max_new_tokens=tokens, do_sample=False)[0]  # type: ignore[operator]
+            made = self.model.generate(**inputs, max_new_tokens=tokens, do_sample=False, num_beams=1)[0]  # type: ignore[operator]
         made = made if "decoder_input_ids" in self.inputs else made[inputs["input_ids"].shape[1] :]
         return made.tolist() if self.tokenizer is None else self.tokenizer.decode(made, skip_special_tokens=True)
 
@@ -154,7 +155,8 @@ class Explored:
     def _tokens(self, text: str, function: str) -> dict[str, Any]:
         if self.tokenizer is None:
             raise ValueError(f"[{function}] a text needs a tokenizer, and the model came without one: qkv.explore(model, ..., tokenizer=...)")
-        return dict(self.tokenizer(text, return_tensors="pt"))
+        decoder = {name: x for name, x in self.inputs.items() if name.startswith("decoder_")}  # reads on what it read
+        return decoder | dict(self.tokenizer(text, return_tensors="pt"))
 
     def _without(self, heads: Sequence[tuple[int, int]], instead: str, other: Any) -> Any:
         require_instead(instead, other)  # of no heads too
@@ -166,12 +168,16 @@ class Explored:
             return None
         if instead == "mean":
             return self.cuts.means()
-        inputs = self._tokens(other, "cut") if isinstance(other, str) else other
-        inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+        inputs = self._tokens(other, "cut") if isinstance(other, str) else as_named(other, "cut", "other")
         counts = [x["input_ids"].shape[1] if "input_ids" in x else 0 for x in (self.inputs, inputs)]
         if counts[0] != counts[1]:
             raise ValueError(f"[cut] a patch needs texts of equal length: {counts[0]} and {counts[1]} tokens")
-        return Cuts(self.model, inputs, self.sites, None if self.ids is None else inputs["input_ids"], _running_qkv).heads_gave
+        ids = None if self.ids is None else inputs.get("decoder_input_ids", inputs.get("input_ids"))
+        gave = Cuts(self.model, inputs, self.sites, ids, _running_qkv).heads_gave
+        for layer, x in self.cuts.heads_gave.items():
+            if gave[layer].shape != x.shape:
+                raise ValueError(f"[cut] a patch needs one text of equal length: layer {layer} has {len(x)} positions and {len(gave[layer])}")
+        return gave
 
     def _words(self, answer: Any) -> dict[str, Any]:
         if answer.losses is None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _nn, io
+from .. import _html, _nn, io
 from .layer import WHOLE, Layer, block_means, coded, decoded, merged
 
 FORMAT = "qkv.explorer.1"
@@ -101,6 +101,7 @@ class File:
         self.names, self.given, self.weights = names, given, weights
         self.texts: list[dict[str, Any]] = []
         self.views: list[dict[str, Any]] = []
+        self.sides: set[str] = set()  # of the texts
         self.words: dict[int, int] = {}  # of tokens that heads raise and lower: their places in the file's list
         self._at: dict[tuple[int, Any, int], int] = {}  # the view of a run's stack and sequence
         self.tensors: dict[str, np.ndarray] = {}
@@ -156,8 +157,9 @@ class File:
 
     def _text(self, run: Run, side: str, b: int, length: int) -> dict[str, Any]:
         """A sequence of positions: their names, or how many there are; an image's grid."""
+        self.sides.add(side)
         ids = run.ids.get(side)
-        tokens = list(self.given[side]) if side in self.given else None
+        tokens = [str(token) for token in self.given[side]] if side in self.given else None
         if tokens is not None and len(tokens) != length:
             raise ValueError(f"[save] tokens must name the {length} positions{' of the decoder' * bool(side)}: got {len(tokens)}")
         if tokens is None and ids is not None and ids.shape[1] == length:
@@ -245,8 +247,8 @@ def finite(x: Any) -> Any:
 
 def write_file(path: str | os.PathLike[str], json: dict[str, Any], tensors: dict[str, Any]) -> None:
     """The explorer's file."""
-    text = encoder.dumps(finite(json), ensure_ascii=False, allow_nan=False)
-    io.save_safetensors(path, tensors, {"format": FORMAT, "explorer": text, "title": json["title"]})
+    text = _html.utf8(encoder.dumps(finite(json), ensure_ascii=False, allow_nan=False))
+    io.save_safetensors(path, tensors, {"format": FORMAT, "explorer": text, "title": _html.utf8(json["title"])})
 
 
 def page_of(json: dict[str, Any], tensors: dict[str, Any]) -> str:

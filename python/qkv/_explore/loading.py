@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 
-class Refused(Exception):
-    """Wrong usage or input: one line, exit code 2."""
+class Refused(ValueError):
+    """Wrong usage or input: one line, of the command with exit code 2."""
 
 
 def loaded(name: str) -> tuple[Any, Any]:

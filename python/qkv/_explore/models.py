@@ -82,7 +82,7 @@ def _hugging_face(name: str, model: Any, tokenizer: Any, options: Any) -> Iterat
         learned = getattr(config, "model_type", "") in ("bert", "gpt2", "roberta", "distilbert", "electra", "opt")
         if most is not None and length + (options.generate or 0) > most and learned:
             raise Refused(f"the text has {length} tokens, {name} reads at most {most}: shorten it")
-        generate = {"max_new_tokens": options.generate, "do_sample": False} if options.generate else None
+        generate = {"max_new_tokens": options.generate, "do_sample": False, "num_beams": 1} if options.generate else None
         yield _captured(model, inputs, options, tokenizer=tokenizer, generate=generate)
 
 

@@ -70,7 +70,7 @@ class capture:  # noqa: N801, as torch.no_grad
             the clearest head of each kind in each layer.
         ids: [B, T] or [T], the numbers of the tokens: duplicate and induction heads are known by them.
         first: how many of the first keys are set apart before a head's kind is said.
-        whole: False: no single weights are kept, of short texts neither.
+        whole: False: no single weights are kept beside the maps, whose cells are single weights up to 64 tokens.
         progress: a line per call on standard error; None: where that is a terminal.
 
     Raises ValueError for first below 0, and at the end of the block for layers that no forward had and ids that fit no call.

@@ -68,6 +68,22 @@ def _switched(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+def as_named(inputs: Any, function: str, name: str = "inputs") -> dict[str, Any]:
+    """A model's keyword arguments. Raises TypeError and ValueError for what no model reads."""
+    if not isinstance(inputs, (Tensor, Mapping)):
+        raise TypeError(
+            f"[{function}] {name} must be a tensor of input_ids, or a dict of tensors as a tokenizer returns it: got "
+            f"{type(inputs).__name__}; torch.as_tensor makes one of numbers"
+        )
+    made = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    ids = made.get("input_ids")
+    if ids is not None and not isinstance(ids, Tensor):
+        raise TypeError(f'[{function}] input_ids must be a tensor: got {type(ids).__name__}; a tokenizer makes one with return_tensors="pt"')
+    if ids is not None and ids.ndim != 2:
+        raise ValueError(f"[{function}] input_ids must be [B, T]: got {list(ids.shape)}")
+    return made
+
+
 def _image_of(model: nn.Module, inputs: Mapping[str, Any]) -> tuple[int, int, int] | None:
     """Of a vision model's only input: the most tokens that may stand before its patches, their height and width."""
     pixels, config = inputs.get("pixel_values"), getattr(model, "config", None)
@@ -129,7 +145,7 @@ def capture_attention(
             sequence each (no beams), and that is captured, behind its prompt.
         first: how many of the first keys are set apart before a head's kind is said; None: 1, of images the class token and
             registers.
-        whole: False: no single weights are kept, of short texts neither.
+        whole: False: no single weights are kept beside the maps, whose cells are single weights up to 64 tokens.
         tokenizer: names the tokens in the page.
         writes: also what the heads write, which costs some times the rest: the norm of v W_o of every key, and of decoders the tokens
             that they raise and lower.
@@ -140,18 +156,13 @@ def capture_attention(
         ValueError: if the model's attention does not go through transformers' AttentionInterface, a layer or head does not exist, or
             options exclude each other.
     """
-    if not isinstance(inputs, (Tensor, Mapping)):
-        raise TypeError(
-            f"[capture_attention] inputs must be a tensor of input_ids, or a dict of tensors as a tokenizer returns it: got "
-            f"{type(inputs).__name__}; torch.as_tensor makes one of numbers"
-        )
+    inputs = as_named(inputs, "capture_attention")
     if capture is not None and heads:
         raise ValueError("[capture_attention] heads go into the Capture where there is one: qkv.Capture(heads=...)")
-    if isinstance(inputs, Mapping) and inputs.get("past_key_values") is not None:
+    if inputs.get("past_key_values") is not None:
         raise ValueError("[capture_attention] past_key_values hold keys whose queries are gone: pass the whole text")
     if generate is not None:
         _require_one_sequence(model, generate)
-    inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
     image = _image_of(model, inputs)
     answer = None
     if generate is not None:
@@ -243,7 +254,8 @@ def _namer(tokenizer: Any) -> Callable[[int], str] | None:
 
     def name(number: int) -> str:
         text = tokenizer.decode([number])
-        return text if text and "\N{REPLACEMENT CHARACTER}" not in text else str(tokenizer.convert_ids_to_tokens(number))
+        found = text if text and "\N{REPLACEMENT CHARACTER}" not in text else tokenizer.convert_ids_to_tokens(number)
+        return str(number) if found is None else str(found)  # a model may have more words than its tokenizer
 
     name.text = lambda numbers: tokenizer.decode(numbers, skip_special_tokens=True)  # type: ignore[attr-defined]
     return name

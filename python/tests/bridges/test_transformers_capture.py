@@ -1,5 +1,8 @@
 """Captures of qkv.transformers.capture_attention, against the weights of transformers' eager attention."""
 
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +64,32 @@ def test_capture_of_some_layers_and_heads() -> None:
         qkv.transformers.capture_attention(model_of("llama"), inputs, heads=[2]).map(0, 1)
     with pytest.raises(ValueError, match=r"layers must lie in 0\.\.1"):
         qkv.transformers.capture_attention(model_of("llama"), inputs, layers=[2])
+
+
+def test_what_is_given_is_neither_cut_short_nor_ignored(tmp_path: Path) -> None:
+    model, ids = model_of("gpt2"), inputs_of("gpt2")["input_ids"]
+    capture = qkv.transformers.capture_attention
+    refused: dict[str, tuple[type[Exception], Any]] = {
+        "exact: layers must be captured ones, [1]: got [0]": (ValueError, lambda: capture(model, ids, layers=[1], exact=[(0, 1)])),
+        "exact must be (layer, head)": (TypeError, lambda: capture(model, ids, exact=[(0.5, 1)])),
+        "layers must be a sequence of whole": (TypeError, lambda: capture(model, ids, layers=[1.0])),
+        "input_ids must be [B, T]: got [3]": (ValueError, lambda: capture(model, ids[0, :3])),
+        'return_tensors="pt"': (TypeError, lambda: capture(model, {"input_ids": ids.tolist()})),
+    }
+    maps = capture(model, ids[:1])
+    page = tmp_path / "page.safetensors"
+    without = capture(model, ids[:1], whole=False)
+    refused |= {
+        "tokens: the sides of texts are ['']: got ['decoder']": (ValueError, lambda: maps.save(page, tokens={"decoder": ["a"]})),
+        "weights: those of layer 0 were not kept": (ValueError, lambda: without.save(page, weights=[(0, 1)])),
+    }
+    for said, (kind, call) in refused.items():
+        with pytest.raises(kind, match=re.escape(said)):
+            call()
+    assert len(capture(model, ids, layers=(n for n in (0, 1)))) == 2
+    maps.save(page, tokens=np.arange(ids.shape[1]), title=7)  # type: ignore[arg-type]
+    made = json.loads(qkv.io.load_safetensors(page).metadata["explorer"])
+    assert made["texts"][0]["tokens"] == [str(n) for n in range(ids.shape[1])] and made["title"] == "7"
 
 
 def test_capture_gives_the_models_own_output() -> None:

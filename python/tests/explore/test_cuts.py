@@ -91,6 +91,41 @@ def test_means_and_patches() -> None:
     assert len({several, one.cut([(0, 0)])["cut"]["loss"], one.cut([(1, 1)])["cut"]["loss"]}) == 3
 
 
+@pytest.mark.parametrize(("name", "change"), (
+    ("gpt2", lambda one: torch.cat([one["input_ids"]] * 2)), ("vit", lambda one: {"pixel_values": one["pixel_values"].repeat(2, 1, 1, 1)}),
+    ("t5", lambda one: one | {"decoder_input_ids": one["decoder_input_ids"][:, :-1]}),
+))  # fmt: skip
+def test_a_patch_of_other_sizes_is_refused(name: str, change: Any) -> None:
+    """It would not be put in, and the answer be that of the whole model."""
+    one = one_of(name)
+    with pytest.raises(ValueError, match="a patch needs one text of equal length: layer . has"):
+        one.cut([(0, 0)], "patch", other=change(one.inputs))
+
+
+def test_modules_keep_a_forward_of_their_own() -> None:
+    """As accelerate gives them, and every() computes with it."""
+    model, own = model_of("gpt2"), {}
+    block = model.transformer.h[0]
+    for module, factor in ((block, None), (block.attn.c_attn, 1.5), (block.mlp.act, 1.5)):
+        own[module] = module.forward = lambda *x, was=module.forward, by=factor, **options: was(*x, **options) if by is None else by * was(*x)
+    one = qkv.explore(model, inputs_of("gpt2", length=11)["input_ids"][:1], behaviour=False)
+    every = one.every()["cut loss"]
+    assert all(vars(module).get("forward") is forward for module, forward in own.items())
+    for layer, head in ((0, 1), (1, 2)):
+        assert every[layer][head] == pytest.approx(one.cut([(layer, head)])["cut"]["loss"] - one.said.loss, abs=1e-4)
+
+
+def test_what_is_generated_is_greedy_whatever_the_model_says() -> None:
+    one = one_of("gpt2")
+    greedy = one.generate(6)
+    one.model.generation_config.num_beams = 3
+    try:
+        assert one.generate(6) == greedy
+        assert one.generate(6, [(0, 1)]) == one_of("gpt2").generate(6, [(0, 1)])
+    finally:
+        one.model.generation_config.num_beams = 1
+
+
 def test_what_is_generated_without_a_head() -> None:
     one = one_of("gpt2")
     by_hand = model_of("gpt2")
@@ -272,6 +307,11 @@ def test_errors() -> None:
         one.cut([(0, 0)], "one")
     with pytest.raises(ValueError, match="a patch needs another text"):
         one.cut([(0, 0)], "patch")
+    for heads in ([(0.9, 1)], (0, 1), "0:1"):
+        with pytest.raises(TypeError, match=r"heads must be \(layer, head\) of each"):
+            one.cut(heads)
+    with pytest.raises(ValueError, match="there is no folder"):
+        qkv.explore("./nowhere", "a text")
     with pytest.raises(ValueError, match="equal length: 11 and 3 tokens"):
         one.cut([(0, 0)], "patch", other=torch.tensor([[4, 5, 6]]))
     for call in (lambda: one.cut([(0, 0)], "patch", other="a text"), lambda: one.read("a text")):

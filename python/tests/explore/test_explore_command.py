@@ -101,6 +101,8 @@ def test_cuts_and_patches(models: Path, tmp_path: Path, capsys: Any) -> None:
     made = json.loads(qkv.io.load_safetensors(tmp_path / "a.safetensors").metadata["explorer"])
     assert code == 0 and all("cut loss" in view["layers"][0]["head_info"][0] for view in made["views"])
     assert ["loss" in view for view in made["views"]] == [False, True, False]
+    code, out, _ = ran(capsys, models / "t5", *text, "--answer", "the mat", "--patch", "0:0,2:1", "--from", "the dog sat on the mat")
+    assert code == 0 and "0:0,2:1 instead patch: loss" in out  # the decoder reads what it read
     code, _, err = ran(capsys, models / "t5", *text, "--serve")
     assert code == 2 and "save the page of an encoder beside a decoder" in err
 
@@ -150,6 +152,20 @@ def test_errors_of_models_and_files(models: Path, tmp_path: Path, capsys: Any) -
     assert code == 2 and "AutoConfig cannot load" in err and len(err.splitlines()) == 1
     (tmp_path / "latin.txt").write_bytes(b"\xe9\xe8")
     assert "is not a text in UTF-8" in ran(capsys, models / "gpt2", "--file", tmp_path / "latin.txt")[2]
+
+
+def test_without_standard_output(models: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert tool.main(["explore", str(models / "gpt2"), "--text", "the cat", "--quiet", "--out", str(tmp_path / "page.html")]) == 0
+
+
+def test_titles_that_no_file_holds(models: Path, tmp_path: Path, capsys: Any) -> None:
+    """Bytes of a command line that are no UTF-8 are half of surrogate pairs in Python."""
+    path = tmp_path / "page.html"
+    code, _, err = ran(capsys, models / "gpt2", "--text", "the cat", "--quiet", "--title", chr(0xDCFF), "--out", path)
+    assert code == 0 and "<title>?" in path.read_text(encoding="utf-8"), err
+    code, _, err = ran(capsys, models / "gpt2", "--text", "the cat", "--quiet", "--out", tmp_path / f"{chr(0xDCFF)}.html")
+    assert code == 2 and "a path must be UTF-8" in err
 
 
 def test_as_a_process() -> None:
