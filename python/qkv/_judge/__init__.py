@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -21,6 +22,8 @@ from .runner.describing import as_json, subject_of_file, subject_of_object
 from .runner.errors import People, Stop
 from .runner.subject import Subject
 from .runner.trace.where import find_line
+
+_ALONE = threading.RLock()  # standard output, imports and random states are the process's
 
 __all__ = ["Check", "Convention", "Finding", "Mistake", "judge"]
 
@@ -126,7 +129,7 @@ def _torch_apart() -> Iterator[None]:
 def _undisturbed() -> Iterator[None]:
     """Random numbers go on afterwards as if nothing had been called; what the code prints is dropped."""
     state = np.random.get_state()
-    with open("/dev/null", "w", encoding="utf-8") as nowhere:
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
         with _torch_apart(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             try:
                 yield
@@ -180,7 +183,8 @@ def judge(
     `lang`: "en", or "zh": sentences, hints and labels in Chinese; ids and verdicts stay.
 
     The code runs in this process, without limits of time or memory: a file of somebody else's belongs in ``qkv judge FILE``,
-    which runs it in a child process under limits. Its output is dropped; NumPy's and PyTorch's random states are restored.
+    which runs it in a child process under limits. Its output is dropped, and meanwhile that of other threads; NumPy's and PyTorch's
+    random states are restored. Calls of several threads wait for each other.
 
     Raises TypeError for what cannot be called, FileNotFoundError, ValueError for an unknown task. Errors of the code are the
     verdict "failed".
@@ -193,7 +197,7 @@ def judge(
     if lang not in ("en", "zh"):
         raise ValueError(f'[judge] lang must be "en" or "zh": got {lang!r}')
     begin, request = time.perf_counter(), {"task": task, "map": dict(map or {}), "init": dict(init or {})}
-    with _imports_of(file):
+    with _ALONE, _imports_of(file):
         try:
             with _undisturbed():
                 if file:

@@ -256,3 +256,14 @@ def test_importing_qkv_starts_no_thread_and_imports_no_framework() -> None:
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # NumPy's own
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == "1 []"
+
+
+def test_judgements_of_several_threads_leave_standard_output_where_it_was() -> None:
+    def sdpa(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        print("dropped")
+        return v
+
+    before = sys.stdout, sys.stderr, np.random.get_state()[2]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: qkv.judge(sdpa, task="sdpa").verdict, range(6)))
+    assert len(set(found)) == 1 and (sys.stdout, sys.stderr, np.random.get_state()[2]) == before
