@@ -145,6 +145,27 @@ def test_runs_and_other_threads() -> None:
     assert len(maps.runs) == 2
 
 
+def test_captures_that_overlap_leave_the_fused_layers_as_they_were() -> None:
+    first, second = qkv.torch.capture(), qkv.torch.capture()
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+    first.__enter__()
+    entered, leave = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with second, torch.no_grad():
+            entered.set()
+            leave.wait(20)
+            layer(number_of(5, 1, 9, 32))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert entered.wait(20)
+    first.__exit__(None, None, None)
+    leave.set()
+    thread.join()
+    assert len(second.captures) == 1 and torch.backends.mha.get_fastpath_enabled()
+
+
 class Crossed(nn.Module):
     """Attention to itself and to another text, in an order; names say neither."""
 
