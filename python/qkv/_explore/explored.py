@@ -30,7 +30,8 @@ def explore(model: Any, text: Any = None, *, tokenizer: Any = None, **options: A
 
     Args:
         model: what transformers loads, by name or folder, or a model.
-        text: a text, or a model's inputs as :func:`qkv.transformers.capture_attention` takes them.
+        text: a text, or a model's inputs as :func:`qkv.transformers.capture_attention` takes them, of one text without padding; of several
+            the page alone is made.
         tokenizer: of a model that is given itself.
         options: behaviour=False leaves out the run on random tokens; the others are capture_attention's.
     """
@@ -62,6 +63,9 @@ class Explored:
         self.ids = torch.from_numpy(ids) if self.is_decoder else None  # type: ignore[arg-type]
         self._cuts: Cuts | None = None
         self.is_one = all(len(x) == 1 for x in self.inputs.values() if isinstance(x, Tensor) and x.ndim)
+        mask = self.inputs.get("decoder_attention_mask" if "decoder_input_ids" in self.inputs else "attention_mask")
+        if self.is_one and isinstance(mask, Tensor) and mask.ndim == 2 and not mask.all():
+            raise ValueError("[explore] one text without padding, which its loss would count: qkv.transformers.capture_attention takes it")
         if self.is_one:
             self.said = answers_of(self.captures.outputs, self.ids)[0]
             self.whole.said = self._words(self.said)
@@ -89,8 +93,7 @@ class Explored:
         Returns: {"whole": {...}, "cut": {...}} with loss, losses and next tokens, "cut" also with what docs/explorer-file.md says of a cut.
         """
         heads = pairs_of(heads, "[cut] heads")
-        if not self.is_one:
-            raise ValueError("[cut] one text at a time: the inputs hold several")
+        self._require_one("cut")
         with alone_with(self.model), self._without(heads, instead, other):
             made = capture_attention(self.model, self.inputs, tokenizer=self.tokenizer, writes=False, progress=False, **self.options)
         answer, run = answers_of(made.outputs, self.ids)[0], made.runs[0]
@@ -106,6 +109,7 @@ class Explored:
 
     def every(self, instead: str = "zero") -> dict[str, dict[int, np.ndarray]]:
         """Cuts each head alone: "cut loss" and "cut tokens", of models without a loss "cut output", by layer. The page sorts by them."""
+        self._require_one("every")
         with alone_with(self.model):
             made = self.cuts.every(self._values(instead, None), shown=self.shown)
         self.whole.numbers |= made
@@ -115,6 +119,7 @@ class Explored:
         """What the model generates (greedy), without these heads: a text, or without a tokenizer the tokens' numbers."""
         if not self.is_decoder:
             raise ValueError(f"[generate] {type(self.model).__name__} generates nothing")
+        self._require_one("generate")
         heads = pairs_of(heads, "[generate] heads")
         inputs = {name: x for name, x in self.inputs.items() if name not in ("use_cache", "position_ids", "decoder_input_ids")}
         with alone_with(self.model), self._without(heads, instead, other), _running_qkv(self.model), torch.no_grad():
@@ -151,6 +156,10 @@ class Explored:
         made = Explored(self.model, inputs, tokenizer=self.tokenizer, behaviour=False, progress=self.shown, **self.options)
         made.whole.answer = self.whole.answer if text is None else None
         return made
+
+    def _require_one(self, function: str) -> None:
+        if not self.is_one:
+            raise ValueError(f"[{function}] one text at a time: the inputs hold several")
 
     def _tokens(self, text: str, function: str) -> dict[str, Any]:
         if self.tokenizer is None:

@@ -62,8 +62,8 @@ class Norm:
         """s of every row of x, where y came out; None: it is not such a norm."""
         part, rest = self.weight * self.centred(x.double()), y.double() - self.bias
         s = part.square().sum(-1) / (part * rest).sum(-1)
-        fits = torch.allclose(part / s[..., None], rest, rtol=1e-2, atol=float(rest.abs().max()) * 1e-2)
-        return s if fits else None
+        largest = float(rest.abs().max())
+        return s if np.isfinite(largest) and torch.allclose(part / s[..., None], rest, rtol=1e-2, atol=largest * 1e-2) else None
 
 
 class Unembedding:
@@ -95,8 +95,11 @@ class Unembedding:
 def _roots(weight: Tensor) -> Tensor:
     """S [H, D, D] with S S^T = W W^T of every head, so that |x W| = |x S|, and S is small."""
     square = weight.double() @ weight.double().transpose(1, 2)
+    known = square.isfinite().all(2).all(1)[:, None, None]
+    square = square.where(known, torch.eye(square.shape[1], dtype=torch.float64))
     least = 1e-13 * square.diagonal(0, 1, 2).amax(1) + 1e-200  # what a direction that W forgets may have
-    return torch.linalg.cholesky(square + least[:, None, None] * torch.eye(square.shape[1], dtype=torch.float64)).to(weight.dtype)
+    roots = torch.linalg.cholesky(square + least[:, None, None] * torch.eye(square.shape[1], dtype=torch.float64))
+    return roots.where(known, torch.nan).to(weight.dtype)
 
 
 def _products(rows: Tensor, words: Tensor) -> Tensor:

@@ -102,6 +102,15 @@ def test_a_patch_of_other_sizes_is_refused(name: str, change: Any) -> None:
         one.cut([(0, 0)], "patch", other=change(one.inputs))
 
 
+@pytest.mark.parametrize("where", ["attn.c_attn", "attn.c_proj"])
+def test_a_model_that_gives_nan_is_shown(where: str) -> None:
+    model = model_of("gpt2")
+    model.transformer.h[0].get_submodule(where).weight.data[0, 0] = float("nan")
+    one = qkv.explore(model, inputs_of("gpt2", length=11)["input_ids"][:1], behaviour=False)
+    assert np.isnan(one.captures.layers[0].writes.sizes).any() and one.captures.layers[0].writes.push is None
+    assert "<html" in one.captures.html()
+
+
 def test_modules_keep_a_forward_of_their_own() -> None:
     """As accelerate gives them, and every() computes with it."""
     model, own = model_of("gpt2"), {}
@@ -317,8 +326,13 @@ def test_errors() -> None:
     for call in (lambda: one.cut([(0, 0)], "patch", other="a text"), lambda: one.read("a text")):
         with pytest.raises(ValueError, match="a text needs a tokenizer, and the model came without one"):
             call()
-    with pytest.raises(ValueError, match="one text at a time"):
-        qkv.explore(model_of("gpt2"), inputs_of("gpt2"), behaviour=False).cut([(0, 0)])
+    several = qkv.explore(model_of("gpt2"), inputs_of("gpt2"), behaviour=False)
+    for call in (lambda: several.cut([(0, 0)]), several.every, lambda: several.generate(2)):
+        with pytest.raises(ValueError, match="one text at a time"):
+            call()
+    with pytest.raises(ValueError, match="one text without padding"):
+        ids = inputs_of("gpt2")["input_ids"][:1]
+        qkv.explore(model_of("gpt2"), {"input_ids": ids, "attention_mask": torch.arange(ids.shape[1])[None] > 1}, behaviour=False)
     with pytest.raises(ValueError, match="needs tokenizer="):
         qkv.explore(model_of("gpt2"), "a text")
     with pytest.raises(ValueError, match="generates nothing"):
