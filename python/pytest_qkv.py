@@ -18,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("qkv"):
+        for one in config.getini("qkv_points"):
+            try:
+                float(one.partition("=")[2])
+            except ValueError:
+                raise pytest.UsageError(f"qkv_points must be NAME=POINTS, such as sdpa=2: got {one}") from None
         config.pluginmanager.register(Folders(), "qkv-folders")
 
 

@@ -154,7 +154,7 @@ class Explored:
         if text is not None and not inputs["input_ids"].shape[1]:
             raise ValueError("the text is empty")
         made = Explored(self.model, inputs, tokenizer=self.tokenizer, behaviour=False, progress=self.shown, **self.options)
-        made.whole.answer = self.whole.answer if text is None else None
+        made.whole.name, made.whole.answer = self.whole.name, self.whole.answer if text is None else None
         return made
 
     def _require_one(self, function: str) -> None:

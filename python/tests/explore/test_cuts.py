@@ -169,8 +169,9 @@ def test_a_cut_keeps_the_answer_and_the_exact_heads(tmp_path: Any) -> None:
     whole, cut = one.captures.runs
     assert cut.answer == whole.answer is not None
     assert [layer.exact and layer.exact.heads for layer in cut.layers] == [layer.exact and layer.exact.heads for layer in whole.layers]
+    one.whole.name = "llama"
     again = one.read(None)
-    assert again.whole.answer == whole.answer and again.whole.layers[1].exact.heads == (2,)
+    assert again.whole.answer == whole.answer and again.whole.layers[1].exact.heads == (2,) and again.whole.name == "llama"
 
 
 class Names:

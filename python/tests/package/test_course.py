@@ -50,6 +50,13 @@ def test_each_file_of_a_folder_is_a_test(folder: Path) -> None:
     assert hinted.returncode == 1 and "no-scale" not in hinted.stdout
 
 
+@pytest.mark.parametrize("points", ["sdpa", "sdpa=two"])
+def test_points_that_are_no_numbers_are_refused(folder: Path, points: str) -> None:
+    (folder / "pytest.ini").write_text(f"[pytest]\nqkv_points = causal=2 {points}\n")
+    done = subprocess.run([sys.executable, "-m", "pytest", "--qkv", "."], cwd=folder, capture_output=True, encoding="utf-8", timeout=120)
+    assert done.returncode == 4 and f"qkv_points must be NAME=POINTS, such as sdpa=2: got {points}" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_without_the_option_it_costs_nothing(folder: Path) -> None:
     code = "import sys, pytest; pytest.main(['-q', '-p', 'no:cacheprovider']); print({'qkv', 'numpy', 'torch'} & set(sys.modules), 'pytest_qkv' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, encoding="utf-8", timeout=120)
