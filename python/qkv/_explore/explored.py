@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,8 @@ class Explored:
     ) -> None:  # fmt: skip
         self.model, self.tokenizer, self.shown = model, tokenizer, bool(progress)
         self.options = {name: options[name] for name in ("layers", "heads", "capture", "exact", "first", "whole") if name in options}
+        if isinstance(inputs, Mapping) and "position_ids" in inputs and hasattr(model, "can_generate") and model.can_generate():
+            inputs = {"use_cache": False, **inputs}  # beside a cache transformers lets packed texts mix
         self.captures: AttentionCapture = capture_attention(model, inputs, tokenizer=tokenizer, writes=True, progress=progress, **options)
         self.inputs, self.sites = self.captures.inputs, self.captures.sites
         self.whole = self.captures.runs[0]

@@ -23,10 +23,15 @@ class Site:
     layer: str
 
 
+def is_plain(module: Any) -> bool:
+    """Whether it is nn.Linear, or what qkv.transformers.optimize makes of one, and not a class that keeps something else as its weight."""
+    return isinstance(module, nn.Linear) and (type(module) is nn.Linear or type(module).__module__ == "qkv.transformers._optimize")
+
+
 def weight_of(module: nn.Module, inputs: int) -> Tensor:
     """The weight of a module that computes x W + b, [inputs, outputs]."""
     weight = getattr(module, "weight", None)
-    if type(module) is nn.Linear:
+    if is_plain(module):
         return weight.detach().T
     if type(module).__name__ == "Conv1D":
         return weight.detach()

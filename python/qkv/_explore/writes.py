@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..torch._products import linear
 from .layer import Layer
-from .outputs import Outputs, Site, weight_of
+from .outputs import Outputs, Site, is_plain, weight_of
 
 MOST = 5  # tokens that a head raises, and that it lowers, of each query
 OF_KEYS = 3  # tokens of each key
@@ -80,7 +80,7 @@ class Unembedding:
         """The last norm beside the blocks, if the model has an unembedding and both are understood."""
         head = model.get_output_embeddings() if hasattr(model, "can_generate") and model.can_generate() else None
         beside = [m for name, m in model.named_modules() if "Norm" in type(m).__name__ and not any(p.isdigit() for p in name.split("."))]
-        if type(head) is not nn.Linear or not beside:
+        if not is_plain(head) or not beside:
             return None
         try:
             return Unembedding(beside[-1], head)
@@ -146,6 +146,7 @@ class Writer:
             made.append("what heads write goes through a norm before it is added: its size is given before that norm, tokens are not")
         return made
 
+    @torch.autocast("cpu", enabled=False)
     def _found(self, site: Site, call: Any) -> None:
         name, layer, v, out, is_last = call
         self.missing.remove(name)
@@ -184,6 +185,7 @@ class Writer:
             numbers.append(torch.cat([high.indices, low.indices], -1))
         return torch.cat(values).unflatten(0, rows.shape[:-1]).numpy(), torch.cat(numbers).unflatten(0, rows.shape[:-1]).numpy()
 
+    @torch.autocast("cpu", enabled=False)
     def _divide(self, _: nn.Module, args: tuple[Any, ...], y: Tensor) -> None:
         self._divisor, self._normed = self.last.norm.divisor(args[0], y), y  # type: ignore[union-attr]
 

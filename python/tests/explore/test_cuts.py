@@ -111,6 +111,27 @@ def test_a_model_that_gives_nan_is_shown(where: str) -> None:
     assert "<html" in one.captures.html()
 
 
+def test_packed_texts_stay_apart_in_all_that_is_said() -> None:
+    """Beside a cache transformers lets them mix, which cuts have not."""
+    ids, positions = inputs_of("llama", length=11)["input_ids"][:1], torch.tensor([[*range(4), *range(7)]])
+    one = qkv.explore(model_of("llama"), {"input_ids": ids, "position_ids": positions}, behaviour=False)
+    assert not one.captures.map(0, 0)[4:, :4].any()
+    rises = one.every()["cut loss"]
+    for layer, head in ((0, 1), (1, 2)):
+        assert rises[layer][head] == pytest.approx(one.cut([(layer, head)])["cut"]["loss"] - one.said.loss, abs=1e-4)
+
+
+@pytest.mark.parametrize("how", ["optimize", "autocast"])
+def test_what_heads_write_is_said_of_models_made_faster(how: str) -> None:
+    expected, model = one_of("llama").captures, model_of("llama")
+    inputs = {key: x[:1] for key, x in inputs_of("llama", length=11).items()}
+    with torch.autocast("cpu", enabled=how == "autocast"):
+        made = qkv.explore(qkv.transformers.optimize(model) if how == "optimize" else model, inputs, behaviour=False).captures
+    for layer, other in zip(made.layers, expected.layers):
+        assert layer.writes.push.shape == other.writes.push.shape
+        assert abs(layer.writes.norms - other.writes.norms).max() < (1e-4 if how == "optimize" else 0.1) * other.writes.norms.max()
+
+
 def test_modules_keep_a_forward_of_their_own() -> None:
     """As accelerate gives them, and every() computes with it."""
     model, own = model_of("gpt2"), {}
