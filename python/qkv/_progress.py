@@ -10,6 +10,11 @@ from typing import Any, TextIO
 _LINES = 10
 
 
+def on_terminal() -> bool:
+    """Whether standard error is one; without a console there is none."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 class Progress:
     """with Progress(steps) as shown: shown.update(done, "loss 1.23"). A bar disappears at the end; a last line stays."""
 

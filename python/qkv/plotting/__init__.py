@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Sequence
@@ -111,11 +112,12 @@ class Picture:
 
     def terminal(self, *, colour: bool | None = None, columns: int | None = None) -> str:
         """Text for a terminal. colour: None: where standard output is a terminal and NO_COLOR is not set."""
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
         if colour is None:
-            colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+            colour = is_terminal and not os.environ.get("NO_COLOR")
         if columns is None:
-            columns = os.get_terminal_size().columns if sys.stdout.isatty() else 100
-        unicode = "utf" in (sys.stdout.encoding or "").lower()
+            columns = shutil.get_terminal_size((100, 24)).columns if is_terminal else 100
+        unicode = "utf" in (getattr(sys.stdout, "encoding", None) or "").lower()
         return self._core.terminal(colour, unicode, columns)
 
     def save(self, path: str | os.PathLike[str], *, pixel_ratio: float = 1.0) -> None:

@@ -10,7 +10,6 @@ attention that a model computes by itself, nn.MultiheadAttention(need_weights=Tr
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +24,7 @@ from .._arrays import whole_numbers
 from .._explore.captures import Captures
 from .._explore.collector import Collector, is_cross
 from .._explore.layer import Wanted
-from .._progress import Progress
+from .._progress import Progress, on_terminal
 from ..capture import Capture
 from . import _calls, patch, sdpa
 from ._overrides import is_causal_bias
@@ -96,7 +95,7 @@ class capture:  # noqa: N801, as torch.no_grad
     ) -> None:  # fmt: skip
         if what is not None and heads:
             raise ValueError("[capture] heads go into the Capture where there is one: qkv.Capture(heads=...)")
-        self._shown = sys.stderr.isatty() if progress is None else progress
+        self._shown = on_terminal() if progress is None else progress
         self._collector = Collector({}, layers, Wanted(tuple(heads), what, first=first, whole=whole), exact)
         if ids is not None:
             numbers = np.atleast_2d(whole_numbers(ids, "[capture] ids", np.int64))

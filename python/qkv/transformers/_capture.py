@@ -3,7 +3,6 @@
 
 import contextlib
 import inspect
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from .._explore.collector import Collector
 from .._explore.file import Run
 from .._explore.layer import Wanted, image_in
 from .._explore.writes import Writer
-from .._progress import Progress
+from .._progress import Progress, on_terminal
 from ..capture import Capture
 from ._attention import NAME, register
 from ._packing import observer
@@ -170,7 +169,7 @@ def capture_attention(
             inputs, answer = _answered(model, inputs, generate)
     ids, live = _sides(model, inputs)
     wanted = Wanted(tuple(heads), capture, first=first, image=image, whole=whole)
-    shown = sys.stderr.isatty() if progress is None else progress
+    shown = on_terminal() if progress is None else progress
     config = getattr(model, "config", None)
     total = _calls(config)
     with Progress(total, shown=shown) as bar, alone_with(model):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,11 @@ def test_what_is_given_is_neither_cut_short_nor_ignored(tmp_path: Path) -> None:
     maps.save(page, tokens=np.arange(ids.shape[1]), title=7)  # type: ignore[arg-type]
     made = json.loads(qkv.io.load_safetensors(page).metadata["explorer"])
     assert made["texts"][0]["tokens"] == [str(n) for n in range(ids.shape[1])] and made["title"] == "7"
+
+
+def test_capture_without_a_console(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert len(qkv.transformers.capture_attention(model_of("gpt2"), inputs_of("gpt2"))) == 2
 
 
 def test_capture_gives_the_models_own_output() -> None:

@@ -2,6 +2,8 @@
 
 import builtins
 import importlib.util
+import io
+import os
 import re
 import sys
 import warnings
@@ -161,6 +163,22 @@ def test_errors() -> None:
     ):
         with pytest.raises(kind, match=words):
             call()
+
+
+class Shell(io.StringIO):
+    """As IDLE's: it says that it is a terminal, and the process has none."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stdout", [None, Shell()])
+def test_a_terminal_that_is_none(stdout: Any, monkeypatch: Any) -> None:
+    picture = qkv.plot(causal_weights(2))
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert picture.terminal(colour=False) == picture._core.terminal(False, False, 100)
+    assert ("\x1b" in str(picture)) == (stdout is not None and not os.environ.get("NO_COLOR"))
 
 
 def test_tensors_that_are_not_their_memory() -> None:
