@@ -138,8 +138,8 @@ def _plain(text: str) -> str:
 
 def _percents(axis: Any, panel: np.ndarray, norm: Any) -> None:
     for i, j in np.ndindex(panel.shape):
-        if np.isfinite(panel[i, j]) and panel[i, j] >= 0.005:
+        if np.isfinite(panel[i, j]) and panel[i, j] > 0:  # no number is exactly 0 (docs/concepts/reading-maps.md)
             dark = norm(panel[i, j]) > 0.5
             axis.text(
-                j, i, f"{100 * panel[i, j]:.0f}", ha="center", va="center", fontsize=7, color="white" if dark else "black"
+                j, i, str(int(100 * float(panel[i, j]) + 0.5)), ha="center", va="center", fontsize=7, color="white" if dark else "black"
             )

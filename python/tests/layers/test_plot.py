@@ -165,6 +165,13 @@ def test_errors() -> None:
             call()
 
 
+def test_a_figure_has_the_numbers_of_the_picture() -> None:
+    pytest.importorskip("matplotlib")
+    picture = qkv.plot(np.array([[0.997, 0.003, 0], [0.5, 0.5, 0], [0.125, 0.875, 0]]), "abc")
+    drawn = [text.get_text() for text in picture.figure.axes[0].texts]
+    assert drawn == ["100", "0", "50", "50", "13", "88"] == [x for x in re.findall(r">(\d+)</text>", picture.svg()) if x]
+
+
 class Shell(io.StringIO):
     """As IDLE's: it says that it is a terminal, and the process has none."""
 
