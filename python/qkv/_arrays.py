@@ -280,6 +280,8 @@ def boolean(x: Any, name: str) -> Any:
         x = x.detach()  # what is kept or not has no gradient
         return operand((x if x.dtype in (torch.bool, torch.uint8, torch.int8) else x != 0).view(torch.uint8), name)
     array = np.asarray(x)
+    if array.dtype.kind in "OSUMm":  # None would be true
+        raise TypeError(f"{name} must hold bools or numbers: got {array.dtype}")
     if array.dtype.itemsize != 1:
         array = array != 0
     return array.view(np.uint8)

@@ -88,6 +88,8 @@ def test_errors_say_what_to_do() -> None:
     refused(TypeError, "inside= takes masks: got ndarray", call=lambda: qkv.Mask.documents([0, 6], inside=np.ones((6, 6))))
     refused(TypeError, "inside= takes masks: got int", call=lambda: qkv.Mask.documents([0, 6], inside=0))
     refused(TypeError, "Mask() takes nothing: got ndarray", "Mask.keep(array)", call=lambda: qkv.Mask(np.tri(6)))
+    for keep in ([[None, True]], [["no", "yes"]], [[b"0", b"1"]]):
+        refused(TypeError, "keep must hold bools or numbers", call=lambda keep=keep: qkv.Mask.keep(np.array(keep), "bk"))
     refused(TypeError, "which pairs may attend: got None", call=lambda: qkv.Mask.of(lambda b, h, i, j: None, 6, 6))
     refused(TypeError, "a masked one", call=lambda: qkv.Mask.of(lambda b, h, i, j: np.ma.masked_less(i >= j, 0), 6, 6))
     refused(TypeError, "[Mask.blocks] block_map must be a qkv.BlockMap: got str", call=lambda: qkv.Mask.blocks("x"))
