@@ -4,7 +4,7 @@
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,9 @@ class Captures:
 
     def __len__(self) -> int:
         return len(self.layers)
+
+    def __iter__(self) -> Iterator[Captured]:
+        return (layer.captured for layer in self.layers)
 
     def statistics(self) -> list[dict[str, Any]]:
         """One row per layer and head: means over the queries that are tokens, of all sequences.

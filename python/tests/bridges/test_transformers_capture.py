@@ -49,7 +49,8 @@ def test_capture_of_some_layers_and_heads() -> None:
     maps = qkv.transformers.capture_attention(
         model_of("llama"), inputs, layers=[1], capture=qkv.Capture(heads=[3, 0], rows=[5], statistics=True)
     )
-    assert len(maps) == 1 and maps.layers[0].name == "model.layers.1.self_attn" and maps.layers[0].heads == (3, 0)
+    assert len(maps) == 1 and [one is maps[1] for one in maps] == [True]
+    assert maps.layers[0].name == "model.layers.1.self_attn" and maps.layers[0].heads == (3, 0)
     np.testing.assert_allclose(maps[1].rows[:, :, 0], weights[1][:, [3, 0], 5], atol=2e-5)
     coarse = qkv.transformers.capture_attention(model_of("llama"), inputs, capture=qkv.Capture(heads=[2], map=(4, 3)))
     blocks = [weights[0][0, 2][:, columns].sum(-1) for columns in (slice(0, 4), slice(4, 8), slice(8, 11))]
