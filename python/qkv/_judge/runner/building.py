@@ -23,7 +23,7 @@ from .contracts import names
 from .contracts.tasks import CAUSAL, LAYERS, PARTS, SINGLE, STEPPED, TASKS, TURNED
 from .errors import FAILURES, People, Stop, plainly
 from .frameworks import code_of, framework_of, from_numpy, is_array, is_module, modules_in, named, parts_of, source_of, torch_of
-from .match import arguments_of, heads_in, required, ways
+from .match import arguments_of, heads_in, required, setting_of, ways
 from .slicing import FULL_BATCH
 from .slots import Sizes, numbers
 from .subject import Subject
@@ -123,7 +123,8 @@ def many_heads(cls: type) -> bool:
 def fix_heads(values: dict[str, Any], thing: Any, given: Any, module: Any, task: str) -> str:
     """The number of heads, or their width, that several heads have from the code itself and from no argument; says so. given: what the
     file calls by its name, perhaps a partial."""
-    takes = set(settings_of(thing).values()) if isinstance(thing, type) else {names.setting(one.name) for one in arguments_of(thing)}
+    own = {names.setting(one.name) for one in arguments_of(thing) if names.argument(one.name) != "params"}
+    takes = set(settings_of(thing).values()) if isinstance(thing, type) else own
     if task not in LAYERS or task in SINGLE or takes & {"heads", "head_dim", "config"}:
         return ""
     found = {
@@ -153,7 +154,7 @@ def _check(sizes: dict[str, Any], names: Iterable[str]) -> None:
 
 def settings_of(cls: type) -> dict[str, str]:
     """{argument: setting} of a class's constructor; with a configuration, of what the class names in it too."""
-    found = {one.name: "config" if annotated(cls, one) else names.setting(one.name) for one in arguments_of(cls)}
+    found = {one.name: "config" if annotated(cls, one) else setting_of(one) for one in arguments_of(cls)}
     code = getattr(cls.__init__, "__code__", None)
     if code is not None and "config" in found.values():
         for name in (*sorted(named(cls)), *(constant for constant in code.co_consts if isinstance(constant, str))):
@@ -189,7 +190,7 @@ def _weight(cls: type, name: str, values: dict[str, Any]) -> Any:
 
 def _kind(cls: type, one: inspect.Parameter, values: dict[str, Any]) -> str | None:
     """What an argument is; of a block's two widths the one that is called hidden is that of its feed-forward part."""
-    kind, widths = names.setting(one.name), [other.name for other in arguments_of(cls) if names.setting(other.name) == "embed"]
+    kind, widths = setting_of(one), [other.name for other in arguments_of(cls) if names.setting(other.name) == "embed"]
     if kind == "context" and values["tiled"] and "block" in names.key(one.name):
         return "tile"
     return "hidden" if kind == "embed" and "hidden" in values and len(widths) > 1 and "hidden" in one.name else kind

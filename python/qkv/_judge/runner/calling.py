@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .contracts import names
-from .contracts.tasks import CAUSAL, FUNCTIONS, LAYERS, PARTS, STEPPED, TASKS, TURNED
+from .contracts.tasks import CAUSAL, FUNCTIONS, LAYERS, OF_QKV, PARTS, STEPPED, TASKS, TURNED
 from .errors import Stop, plainly
 from .frameworks import is_array, named, reads, source_of, to_numpy
 from .match import arguments_of, readings, required, roles_of, ways
@@ -102,6 +102,8 @@ class Binding:
             role = self.roles[one.name] or ""
             if not (role in keep or role[:2] in ("W_", "b_") or (role == "splits" and required(one))):
                 self.roles[one.name] = None
+            if self.roles[one.name] is None and self.task in (*OF_QKV, "dropout") and names.setting(one.name) == "head_dim":
+                self.roles[one.name] = "head_dim"  # of each probe
         for one in self._required() if self.contract else []:
             own = "scale" if names.key(one.name) in SCALES else one.name
             if self.roles[one.name] is None and own in GIVEN:

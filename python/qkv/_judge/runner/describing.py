@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from . import asked, blocks, building, match, parameters, parts, plain
+from . import asked, blocks, building, match, parameters, parts, plain, widths
 from .calling import Binding
 from .contracts import names, tasks
 from .errors import FAILURES, NoTask, People, Stop
@@ -93,9 +93,9 @@ def _described(candidate: Candidate, module: ModuleType | None, people: People, 
     sizes = Sizes(values["embed"], values["heads"], values["kv_heads"], values["head_dim"], values["hidden"] if candidate.task == "block" else 0)
     subject = Subject(
         name=candidate.name, thing=thing, kind=kind, task=candidate.task, framework=framework_of(candidate.thing),
-        people=people, sizes=sizes, notes=[*notes, *filter(None, [fixed])],
-        precision="float32" if rounds(candidate.thing) else None, helpers={"init": request.get("init") or {},
-        "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task")), "fixed": bool(fixed)},
+        people=people, sizes=sizes, notes=[*notes, *filter(None, [fixed])], precision="float32" if rounds(candidate.thing) else None,
+        helpers={"init": request.get("init") or {}, "callers": candidate.callers, "asked": candidate.strong or bool(request.get("task")),
+                 "fixed": bool(fixed), **widths.of(thing, candidate.task, values, own, people)},
     )  # fmt: skip
     with contextlib.suppress(OSError, TypeError):
         subject.line = inspect.getsourcelines(owner)[1]
@@ -352,7 +352,7 @@ def _describe(subject: Subject, cls: type, given: dict[str, Any], task: str | No
     merged, output = any(len(slot.letters) > 1 for slot in slots), "W_o" in covered
     forward = getattr(cls, subject.method)
     roles = {one.name: names.argument(one.name) for one in match.arguments_of(forward)}
-    flags = [one for one in match.arguments_of(cls) if names.setting(one.name) == "causal"]
+    flags = [one for one in match.arguments_of(cls) if match.setting_of(one) == "causal"]
     # Always causal: its name says so, or it makes a triangle and takes no mask.
     own_causal = match.says_causal(subject.name, roles.values(), cls) or (makes_triangle(cls) and "mask" not in roles.values())
     if task is None and slots:

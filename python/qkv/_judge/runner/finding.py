@@ -16,7 +16,7 @@ from .building import many_heads, settings_of
 from .calling import keeps
 from .contracts import names, tasks
 from .errors import NoTask, People, Stop, plainly
-from .frameworks import gives_tables, is_module_class, named, reads, source_of
+from .frameworks import gives_tables, is_module_class, makes_triangle, named, reads, source_of
 from .match import arguments_of, required
 from .rotating import turned
 
@@ -163,7 +163,7 @@ def _guessed(name: str, thing: Any) -> Candidate | None:
         state = re.search("cache|past|tril|triu|causal|mask", " ".join(inside).lower())  # or it hides the future
         roles |= {"cache"} if keeps(thing, forward_of(thing) or "", roles) else set()
         found = match.of_class(thing.__name__, settings, roles)
-        if found in _TURNED and state and _rotations({thing.__name__, *inside}):
+        if found in _TURNED and (state or makes_triangle(thing)) and _rotations({thing.__name__, *inside}):
             found = "llama-attention"
     return Candidate(name, thing, found, found == "block") if found else None
 

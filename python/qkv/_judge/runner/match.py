@@ -27,6 +27,11 @@ def arguments_of(function: Any) -> list[inspect.Parameter]:
     return [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
 
 
+def setting_of(one: inspect.Parameter) -> str | None:
+    """What a constructor's argument is: by its name; `mask=False` asks for a causal mask."""
+    return "causal" if isinstance(one.default, bool) and names.key(one.name) == "mask" else names.setting(one.name)
+
+
 def roles_of(function: Any) -> dict[str, str | None]:
     """{argument: what its name says}; one that says nothing and is indexed with strings holds parameters."""
     dicts, arguments = dicts_of(function), arguments_of(function)

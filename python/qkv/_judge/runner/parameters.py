@@ -3,11 +3,14 @@ leave a choice, several assignments are returned, the likeliest first. Not: layo
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import itertools
 import math
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -17,7 +20,7 @@ import numpy as np
 from . import match
 from .calling import attributes
 from .contracts import names
-from .errors import NoTask, People, Stop
+from .errors import FAILURES, NoTask, People, Stop
 from .frameworks import is_array, is_module, is_tensor, source_of, torch_of
 from .slots import Sizes, Slot, axes_of, numbers
 
@@ -33,10 +36,32 @@ class Entry(NamedTuple):
 
 def _layout(owner: Any, name: str) -> Any:
     kind = type(owner).__name__
+    if not type(owner).__module__.startswith("torch.") and kind != "Conv1D":
+        return _layout_of_own(owner, name)
     if kind in ("Linear", "NonDynamicallyQuantizableLinear", "MultiheadAttention") or kind.startswith("Conv"):
         return "in_out" if kind == "Conv1D" else "out_in"
-    if name.startswith("in_proj") or name.endswith("_proj_weight"):
-        return "out_in"
+    return None
+
+
+def _layout_of_own(owner: Any, name: str) -> Any:
+    """Of a module's own class, whatever its name: by F.linear in its code; with one matrix by what it makes of a basis."""
+    torch, text = torch_of(), textwrap.dedent(source_of(type(owner)))
+    with contextlib.suppress(SyntaxError):
+        calls = [one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.Call) and ast.unparse(one.func).split(".")[-1] == "linear"]
+        given = [ast.unparse(one) for call in calls for one in [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "weight")]]
+        if f"self.{name}" in given:
+            return "out_in"
+    matrices = {path: one.shape for path, one in owner.named_parameters() if one.ndim == 2}
+    if [*matrices] != [name]:
+        return None
+    rows, columns = matrices[name]
+    matrix = torch.arange(1.0, rows * columns + 1, dtype=owner.get_parameter(name).dtype).reshape(rows, columns)
+    for layout, size, expected in (("in_out", rows, matrix), ("out_in", columns, matrix.T)):
+        with contextlib.suppress(*FAILURES), torch.no_grad():
+            basis = torch.cat([torch.eye(size), torch.zeros(1, size)]).to(matrix)
+            made = torch.func.functional_call(owner, {name: matrix}, (basis,))
+            if torch.allclose(made[:-1] - made[-1:], expected, 1e-3, 1e-2):
+                return layout
     return None
 
 

@@ -3,8 +3,10 @@ found (describing.py), what is asked of it (answering.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from ast import literal_eval
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -83,8 +85,9 @@ class Subject:
         """A copy of the object with the probe's parameters; None of a function."""
         if self.prototype is None:
             return None
+        remade = self.helpers.get("remade") if "q" in tensors and not self.assignments else None
         try:
-            target = copied(self.prototype, self.people.file)
+            target = remade(tensors["q"].shape[-1]) if remade else copied(self.prototype, self.people.file)
         except Exception as error:
             raise self.people.stop(error, f"copying {self.name}") from None
         if is_module(target):
@@ -209,6 +212,7 @@ class Subject:
         causal = metadata.get("causal") == "1"
         values |= {"training": metadata.get("call") == "training", "causal": causal, "with_weights": metadata.get("call") != "twice"}
         width = tensors["q"].shape[-1] if "q" in tensors else self.sizes.head_dim
+        values["head_dim"] = width
         values["scale"], groups = float(metadata.get("scale", width**-0.5)), 1 + ("module" in metadata)
         values["module"] = SimpleNamespace(
             training=values["training"], num_key_value_groups=groups, is_causal=causal, layer_idx=0, scaling=values["scale"]
@@ -292,7 +296,7 @@ class Subject:
     def call(self, binding: Binding, target: Any, values: dict[str, Any], tensors: Tensors) -> Result:
         """One call. Errors of the person's code come as they are; nothing returned is a Stop "unfilled"."""
         bound, slices = binding if target is None else binding.on(target, self.method), binding.slices or self.slices
-        with default_dtype(self.framework, self.dtype):
+        with default_dtype(self.framework, self.dtype), self._widths(tensors):
             raw = bound(values) if slices is None else slices.call(bound, values)
             behind = "weights-first" in self.conventions
             result = Result(rebuilt([raw], lambda parts: parts[0]), ()) if self.task in PARTS else Result(raw, self.expected(tensors), behind)
@@ -301,6 +305,19 @@ class Subject:
         if result.out is None:
             raise Stop(f"{binding.name} must return an array: it returned {type(result.raw).__name__}")
         return result
+
+    @contextlib.contextmanager
+    def _widths(self, tensors: Tensors) -> Iterator[None]:
+        """Constants of the module that are the width of a head are that of q."""
+        constants = self.helpers.get("widths", ()) if "q" in tensors else ()
+        before = [scope[name] for scope, name in constants]
+        for scope, name in constants:
+            scope[name] = tensors["q"].shape[-1]
+        try:
+            yield
+        finally:
+            for (scope, name), value in zip(constants, before):
+                scope[name] = value
 
     def gradients(self, target: Any, leaves: dict[str, Any], tensors: Tensors, assignment: int) -> tuple[list[Any], Any]:
         """(tensors to differentiate by, a function of their gradients that gives {contract name: array})."""

@@ -12,11 +12,11 @@ import numpy as np
 
 from .. import building
 from ..calling import Binding
-from ..contracts import names, tasks
+from ..contracts import tasks
 from ..errors import FAILURES
 from ..frameworks import is_module, reads, to_numpy, told, torch_of
 from ..masks import LENGTHS, ROWS, leaks
-from ..match import arguments_of
+from ..match import arguments_of, setting_of
 from ..slots import Tensors
 from ..subject import Skipped, causal_mask, lengths, padding_mask, square
 from .first_calls import Trial
@@ -97,7 +97,7 @@ def try_causal(trial: Trial, values: dict[str, Any], own: dict[str, Any]) -> Non
             subject.helpers["callers"] += (name,)
             return
     elif subject.kind == "class":
-        flags = [one.name for one in arguments_of(subject.thing) if names.setting(one.name) == "causal"]
+        flags = [one.name for one in arguments_of(subject.thing) if setting_of(one) == "causal"]
         if not flags:
             return
         name = flags[0]
