@@ -33,7 +33,8 @@ def _norms(mine: list[Entry], rest: list[Entry]) -> tuple[dict[str, list[Entry]]
     for one in (*rest, *raw):
         if len(one.shape) == 1:
             outer, _, last = one.path.lower().rpartition(".")
-            whole = outer if one in rest and outer else outer + re.sub(r"weight|bias|gamma|beta|gain|scale|shift|_[bgw](?=_?\d*$)", "", last)
+            own = re.sub(r"weight|bias|gamma|beta|gain|scale|shift|_[bgw](?=_?\d*$)|^[abgw]$", "", last)
+            whole = outer if one in rest and outer else outer + own
             groups.setdefault(whole, []).append(one)
     return groups, {one.path for group in groups.values() for one in group}
 

@@ -100,7 +100,8 @@ class Binding:
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
             role = self.roles[one.name] or ""
-            if not (role in keep or role[:2] in ("W_", "b_") or (role == "splits" and required(one))):
+            matrix = role[:2] in ("W_", "b_") and (layered or required(one) or self.task not in (*OF_QKV, "dropout"))  # or out=None
+            if not (role in keep or matrix or (role == "splits" and required(one))):
                 self.roles[one.name] = None
             if self.roles[one.name] is None and self.task in (*OF_QKV, "dropout") and names.setting(one.name) == "head_dim":
                 self.roles[one.name] = "head_dim"  # of each probe

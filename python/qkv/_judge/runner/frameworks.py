@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -103,6 +103,19 @@ def default_dtype(framework: str, dtype: str) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextlib.contextmanager
+def constants(names: Iterable[tuple[dict[str, Any], str, float]], value: Any) -> Iterator[None]:
+    """Names of modules that have this value inside, or its power."""
+    before = [(scope, name, scope[name]) for scope, name, _ in names]
+    for scope, name, power in names:
+        scope[name] = value if power == 1 else value**power
+    try:
+        yield
+    finally:
+        for scope, name, old in before:
+            scope[name] = old
+
+
 def code_of(thing: Any, visited: set[int] | None = None) -> Iterator[CodeType]:
     """The code of a function or class, and of all that it names in its own module."""
     visited, thing = set() if visited is None else visited, inspect.unwrap(thing) if callable(thing) else thing
@@ -131,6 +144,12 @@ def code_of(thing: Any, visited: set[int] | None = None) -> Iterator[CodeType]:
 def named(thing: Any) -> set[str]:
     """Every global and attribute that the code of a function or class names, in its own module."""
     return {name for code in code_of(thing) for name in code.co_names}
+
+
+def globals_of(function: Any) -> list[str]:
+    """The arrays of its module that a function's code names."""
+    scope = getattr(inspect.unwrap(function), "__globals__", {})
+    return [name for name in sorted(named(function) & scope.keys()) if is_array(scope[name]) and scope[name].ndim > 1]
 
 
 def makes_triangle(thing: Any) -> bool:

@@ -126,6 +126,7 @@ _OTHER = {
     "norm": "is a normalisation that no exercise asks for; the nearest are `layernorm` and `rmsnorm`",
     "mlp": "is a feed-forward part that no exercise asks for; the nearest is `swiglu`",
     "block": "is not what `block` asks for: a block of one sequence x, with norms and a feed-forward part",
+    "layer": "is a layer that attention is made of; the nearest exercise is `lora`",
 }
 
 

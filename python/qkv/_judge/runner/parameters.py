@@ -21,7 +21,7 @@ from . import match
 from .calling import attributes
 from .contracts import names
 from .errors import FAILURES, NoTask, People, Stop
-from .frameworks import is_array, is_module, is_tensor, source_of, torch_of
+from .frameworks import framework_of, from_numpy, is_array, is_module, is_tensor, source_of, torch_of
 from .slots import Sizes, Slot, axes_of, numbers
 
 
@@ -65,8 +65,12 @@ def _layout_of_own(owner: Any, name: str) -> Any:
     return None
 
 
-def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
-    """(what may be projections, the rest: norms, embeddings), in the order in which they were made."""
+def collect(thing: Any, method: str = "", embed: int = 0) -> tuple[list[Entry], list[Entry]]:
+    """(what may be projections, the rest: norms, embeddings), in the order in which they were made. With a method and a width: by its
+    first call, where there are none before."""
+    if method and embed and not any(collect(thing)):
+        with contextlib.suppress(*FAILURES):
+            getattr(thing, method)(from_numpy(np.zeros((1, 2, embed)), framework_of(thing)))
     if not is_module(thing):
         return [Entry(path, tuple(one.shape), layout, _is_bias(path, one.shape)) for path, one, layout in _arrays(thing, (), "")], []
     torch = torch_of()

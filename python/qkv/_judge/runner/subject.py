@@ -3,10 +3,8 @@ found (describing.py), what is asked of it (answering.py)."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from ast import literal_eval
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -17,7 +15,7 @@ from .contracts import names
 from .contracts.tasks import CAUSAL, PARTS, STEPPED, TASKS, TURNED
 from .copying import copied
 from .errors import People, Stop
-from .frameworks import default_dtype, from_numpy, is_module, modules_in, named, of_type, torch_of
+from .frameworks import constants, default_dtype, from_numpy, globals_of, is_module, modules_in, named, of_type, torch_of
 from .masks import Form
 from .parameters import Assignment, get, put
 from .slicing import Slices, rebuilt
@@ -71,6 +69,13 @@ class Subject:
         """For the engine, beside what it was told before: `unheeded`, what was seen, `unheeded_as`, the mistake that it is, and others."""
         if words:
             self.has["metadata"] = {**self.has.get("metadata", {}), **words}
+
+    @property
+    def calling(self) -> str:
+        """What is done when it fails; a function's matrices are to be its arguments."""
+        read = globals_of(self.thing) if self.kind == "function" else []
+        also = f" (it reads {', '.join(read)} of its file: what is judged has them as arguments, or as attributes of a class)" if read else ""
+        return f"calling {self.name}{also}"
 
     def binding_for(self) -> Binding:
         """Of the object, or of the task's own function."""
@@ -296,7 +301,8 @@ class Subject:
     def call(self, binding: Binding, target: Any, values: dict[str, Any], tensors: Tensors) -> Result:
         """One call. Errors of the person's code come as they are; nothing returned is a Stop "unfilled"."""
         bound, slices = binding if target is None else binding.on(target, self.method), binding.slices or self.slices
-        with default_dtype(self.framework, self.dtype), self._widths(tensors):
+        widths = self.helpers.get("widths", ()) if "q" in tensors else ()
+        with default_dtype(self.framework, self.dtype), constants(widths, values.get("head_dim")):
             raw = bound(values) if slices is None else slices.call(bound, values)
             behind = "weights-first" in self.conventions
             result = Result(rebuilt([raw], lambda parts: parts[0]), ()) if self.task in PARTS else Result(raw, self.expected(tensors), behind)
@@ -305,19 +311,6 @@ class Subject:
         if result.out is None:
             raise Stop(f"{binding.name} must return an array: it returned {type(result.raw).__name__}")
         return result
-
-    @contextlib.contextmanager
-    def _widths(self, tensors: Tensors) -> Iterator[None]:
-        """Constants of the module that are the width of a head are that of q."""
-        constants = self.helpers.get("widths", ()) if "q" in tensors else ()
-        before = [scope[name] for scope, name in constants]
-        for scope, name in constants:
-            scope[name] = tensors["q"].shape[-1]
-        try:
-            yield
-        finally:
-            for (scope, name), value in zip(constants, before):
-                scope[name] = value
 
     def gradients(self, target: Any, leaves: dict[str, Any], tensors: Tensors, assignment: int) -> tuple[list[Any], Any]:
         """(tensors to differentiate by, a function of their gradients that gives {contract name: array})."""

@@ -4,6 +4,7 @@ its own, which the constant and a new object are given. Not: that of layers (bui
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 from types import FunctionType
 from typing import Any
@@ -16,19 +17,31 @@ from .frameworks import named
 
 
 def of(thing: Any, task: str, values: dict[str, Any], own: dict[str, Any], people: People) -> dict[str, Any]:
-    """For Subject.helpers: `widths`, (module's names, constant); `remade`, the object for a width. `values`, `own`: of the constructor."""
+    """For Subject.helpers: `widths`, (module's names, constant, the power of the width that it is); `remade`, the object for a width.
+    `values`, `own`: of its constructor (values_for)."""
     if task not in (*OF_QKV, "dropout") or not isinstance(thing, (FunctionType, type)):
         return {}
     scope = vars(sys.modules.get(inspect.unwrap(thing).__module__, thing))
-    found = [(scope, name) for name in sorted(named(thing) & scope.keys()) if type(scope[name]) is int and names.setting(name) == "head_dim"]
+    known = {value for name, value in scope.items() if type(value) is int and value > 1 and names.setting(name) == "head_dim"}
+    found = []
+    for name in sorted(named(thing) & scope.keys()):
+        value = scope[name]
+        if type(value) is int and names.setting(name) == "head_dim":
+            found.append((scope, name, 1.0))
+        elif isinstance(value, float):  # SCALE = HEAD_DIM**-0.5
+            found += [(scope, name, power) for power in (-0.5, 0.5) if any(math.isclose(value, width**power) for width in known)]
     kinds = building.settings_of(thing) if isinstance(thing, type) else {}
     alone = "heads" not in kinds.values()
     kept = {name for name, kind in kinds.items() if kind == "head_dim" or (kind == "embed" and alone)}
-    if not kept or kept & own.keys():
+    shared = [name for name, value in vars(thing).items() if type(value) is int and names.setting(name) == "head_dim"]
+    if not (kept or shared) or kept & own.keys():
         return {"widths": found}
 
     def remade(width: int) -> Any:
         sizes = {"head_dim": width, **({"embed": width} if alone else {})}
-        return building.build(thing, {**values, **sizes}, own, people)[0]
+        made = building.build(thing, {**values, **sizes}, own, people)[0]
+        for name in shared:  # d_k of the class
+            setattr(made, name, width)
+        return made
 
     return {"widths": found, "remade": remade}

@@ -111,6 +111,24 @@ class AskedByMask(nn.Module):
         return self.unifyheads((dot.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
+class AskedByName(AskedByMask):
+    def __init__(self, emb, heads, is_decoder=False):
+        super().__init__(emb, heads, is_decoder)
+
+
+class AskedInTheCall(nn.Module):
+    def __init__(self, emb, heads):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(emb, 3 * emb), nn.Linear(emb, emb)
+
+    def forward(self, x, use_causal_mask=False):
+        q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        scores = q @ k.mT / q.size(-1) ** 0.5
+        if use_causal_mask:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 class TurnedOutright(nn.Module):
     """Rotary positions, causal in the call alone, no cache."""
 
@@ -131,4 +149,5 @@ class TurnedOutright(nn.Module):
         return self.o_proj(F.scaled_dot_product_attention(self.turned(q), k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
-RIGHT = ["OfLinear", "OfDenseGrouped", "MergedAttention", "NamedAsTorchDoes", "BothWays", "AskedByMask", "TurnedOutright"]
+RIGHT = ["OfLinear", "OfDenseGrouped", "MergedAttention", "NamedAsTorchDoes", "BothWays"]
+RIGHT += ["AskedByMask", "AskedByName", "AskedInTheCall", "TurnedOutright"]

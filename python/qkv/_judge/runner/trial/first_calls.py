@@ -124,7 +124,7 @@ def first_call(trial: Trial) -> None:
         try:
             train_steps(subject, trial.inputs, {"repeat": "1"}, 0)
         except FAILURES as error:
-            raise subject.people.stop(error, f"calling {subject.name}") from None
+            raise subject.people.stop(error, subject.calling) from None
         return
     if subject.task in PARTS:
         return _try_part(trial)
@@ -177,7 +177,7 @@ def _plain(trial: Trial) -> Any:
                 result = trial.call(inputs)
             except FAILURES as error:
                 if isinstance(error, (Stop, SystemExit)) or subject.people.unfilled(error):  # another way would not help
-                    raise subject.people.stop(error, f"calling {subject.name}") from None
+                    raise subject.people.stop(error, subject.calling) from None
                 failures.append(error)
                 continue
             if subject.slices is None or subject.task in ("backward", *PARTS) or tuple(result.out.shape) == subject.expected(inputs):
@@ -188,7 +188,7 @@ def _plain(trial: Trial) -> Any:
                 trial.ran = inputs
                 return result
             break
-    raise subject.people.stop(max(failures, key=subject.people.reached), f"calling {subject.name}") from None
+    raise subject.people.stop(max(failures, key=subject.people.reached), subject.calling) from None
 
 
 def _of_rows(trial: Trial) -> bool:
