@@ -59,5 +59,20 @@ class MultiHeadAttention(nn.Module):
         return self.fc(context.transpose(1, 2).reshape(input_Q.size(0), -1, n_heads * d_k))
 
 
+class FlaggedFlipped(nn.Module):
+    """Off by its default; where it is on, a token sees its future alone."""
+
+    def __init__(self, dim, heads, is_decoder=False):
+        super().__init__()
+        self.h, self.is_decoder, self.qkv, self.o = heads, is_decoder, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (self.h, -1)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        s = q @ k.mT / q.size(-1) ** 0.5
+        if self.is_decoder:
+            s = s.masked_fill(torch.ones_like(s).tril(-1).bool(), -torch.inf)
+        return self.o((s.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 EXPECTED = {"OfLinear": "merge-without-transpose", "WeightOfLinear": "weight-not-transposed", "attention": "scale-multiplied"}
-EXPECTED |= {"MultiHeadAttention": "scale-sqrt-embed"}
+EXPECTED |= {"MultiHeadAttention": "scale-sqrt-embed", "FlaggedFlipped": "causal-flipped"}
