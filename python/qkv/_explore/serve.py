@@ -4,9 +4,11 @@ random token, to requests whose Host and Origin are its own, so that no other pa
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import secrets
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -171,13 +173,26 @@ class Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     """address: of the page."""
 
-    daemon_threads = True
-
     def __init__(self, first: Any, port: int) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.token, self.pages = secrets.token_urlsafe(24), Pages(first)
         self.hosts = {f"{name}:{self.server_port}" for name in ("127.0.0.1", "localhost")}
         self.address = f"http://127.0.0.1:{self.server_port}/{self.token}/"
+        self._links: list[tuple[socket.socket, threading.Thread]] = []
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Each connection has a thread, which server_close waits for."""
+        thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
+        self._links = [(request, thread), *(link for link in self._links if link[1].is_alive())]
+        thread.start()
+
+    def server_close(self) -> None:
+        """Ends connections when they have their answer: a thread that computes while Python ends would abort the process."""
+        super().server_close()
+        for request, thread in self._links:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RD)
+            thread.join()
 
     def handle_error(self, *_: Any) -> None:
         """A browser that went away is no error."""

@@ -217,6 +217,23 @@ def test_a_call_beside_the_server_waits_for_it(server: Any) -> None:
         assert answers[0]["cut"]["loss"] == asked(server, "cut", {"cut": [[0, 1], [1, 1]]})[2]["cut"]["loss"]
 
 
+def test_closing_waits_for_an_answer(server: Any) -> None:
+    made, started, go = server.pages.explored[0].serve(forever=False), threading.Event(), threading.Event()
+    made.pages.answer = lambda *_: {"begun": started.set(), "ended": go.wait(30)}
+    answers: list[Any] = []
+    asking = threading.Thread(target=lambda: answers.append(asked(made, "cut", {"cut": [[0, 0]]})))
+    asking.start()
+    assert started.wait(30)
+    closing = threading.Thread(target=made.close)
+    closing.start()
+    closing.join(1.5)  # shutdown alone takes half a second
+    assert closing.is_alive()
+    go.set()
+    closing.join(30)
+    asking.join(30)
+    assert not closing.is_alive() and answers[0][0] == 200 and answers[0][2] == {"begun": None, "ended": True}
+
+
 def test_control_c_ends_it(tmp_path: Any) -> None:
     model_of("gpt2").save_pretrained(tmp_path)
     TOKENIZER.save_pretrained(tmp_path)
