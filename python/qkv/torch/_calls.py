@@ -144,14 +144,14 @@ def autocast(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tens
     to = torch.get_autocast_dtype("cpu")
 
     def cast(x: Tensor) -> Tensor:
-        return x.to(to) if x.is_floating_point() and x.dtype is not torch.float64 else x
+        return x.to(to) if isinstance(x, Tensor) and x.is_floating_point() and x.dtype is not torch.float64 else x
 
     return cast(q), cast(k), cast(v), None if mask is None else cast(mask)
 
 
 def autocast_where_mixed(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """For functions that PyTorch's autocast does not know: tensors of one type stay as they are, others are cast."""
-    if not torch.is_autocast_enabled("cpu") or q.dtype is k.dtype is v.dtype:
+    if not torch.is_autocast_enabled("cpu") or len({getattr(x, "dtype", None) for x in (q, k, v)}) == 1:
         return q, k, v
     return autocast(q, k, v, None)[:3]
 

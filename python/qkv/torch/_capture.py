@@ -40,20 +40,6 @@ class TorchCapture(Captures):
         self.skipped: dict[str, int] = {}
 
 
-class _FastPath:
-    """PyTorch's fused layers for inference, which call no function of attention: off while any thread captures, then as it was before."""
-
-    lock, count, before = threading.Lock(), 0, True
-
-    @classmethod
-    def change(cls, by: int) -> None:
-        with cls.lock:
-            if not cls.count:
-                cls.before = torch.backends.mha.get_fastpath_enabled()
-            cls.count += by
-            torch.backends.mha.set_fastpath_enabled(not cls.count and cls.before)
-
-
 class _Mode(TorchFunctionMode):
     """Passes every call of attention to `capture`."""
 
@@ -114,16 +100,13 @@ class capture:  # noqa: N801, as torch.no_grad
             hooks.register_module_forward_pre_hook(self._enter_module),
             hooks.register_module_forward_hook(self._leave_module, always_call=True),
         ]
-        self._outer = getattr(patch._watching, "watch", None)
-        _FastPath.change(1)
-        patch.watch_calls(self._call)
+        self._outer = patch.watch_calls(self._call)
         self._mode.__enter__()
         return self.captures
 
     def __exit__(self, *error: Any) -> None:
         self._mode.__exit__(*error)
         patch.watch_calls(self._outer)
-        _FastPath.change(-1)
         for hook in self._undo:
             hook.remove()
         if self._bar is not None:

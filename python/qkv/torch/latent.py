@@ -57,11 +57,9 @@ def latent_attention(
     if any_override(query, latent, key_rope, kv_b_weight, attn_mask):
         tensors = {"query": query, "latent": latent, "key_rope": key_rope, "kv_b_weight": kv_b_weight, "attn_mask": attn_mask}
         require_plain("latent_attention", tensors)
-    require_tensors(
-        "latent_attention", {"query": query, "latent": latent, "key_rope": key_rope, "kv_b_weight": kv_b_weight}, {"attn_mask": attn_mask}
-    )
     if torch.is_autocast_enabled("cpu"):
         query, latent, key_rope, attn_mask = autocast(query, latent, key_rope, attn_mask)
+        require_tensors("latent_attention", {"query": query, "kv_b_weight": kv_b_weight})
         kv_b_weight = kv_b_weight.to(query.dtype)
     require_numbers("latent_attention", scale=scale)
     heads, nope, wide = _sizes(query, latent, key_rope, kv_b_weight)

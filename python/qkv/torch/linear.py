@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._arrays import require_numbers
-from ._calls import ArgumentError, autocast_where_mixed, require_floats, require_real, require_shapes, require_tensors
+from ._calls import ArgumentError, autocast_where_mixed, require_floats, require_real, require_shapes
 from ._linear_calls import Rules, forward, linear_scan, numbers_of
 from ._overrides import any_override, require_plain
 from .scan import recorded
@@ -94,7 +94,6 @@ def _delta_rule(
     if beta is None:
         raise TypeError(f"[{name}] beta must be a tensor [B, T, Hv]: got None; the delta rule without it is v.new_ones(v.shape[:3])")
     require_numbers(name, scale=scale)
-    require_tensors(name, {"q": q, "k": k, "v": v}, {"g": g, "beta": beta, "initial_state": state, "cu_seqlens": cu_seqlens})
     q, k, v = autocast_where_mixed(q, k, v)
     _check(name, {"q": q, "k": k, "v": v}, g, beta, state, cu_seqlens, channels)
     rules = Rules(q.shape[3] ** -0.5 if scale is None else float(scale), unit)

@@ -202,10 +202,8 @@ def context_parallel(
         out = parallel_attention(query, key, value, group, **cut, causal=is_causal, dropout=dropout_p, scale=scale)
         return out  # type: ignore[return-value]
 
-    before, fast = patch.watch_calls(attend), torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # PyTorch's fused layers for inference call no function of attention
+    before = patch.watch_calls(attend)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
         patch.watch_calls(before)

@@ -45,7 +45,7 @@ class _Wanted:
 
     calls = blocks = 0
     ended = 0  # how often disable() was called
-    fast_path: bool | None = None  # PyTorch's, while qkv replaces it
+    fast_path: bool | None = None  # PyTorch's, while qkv replaces its function or anybody watches
 
 
 def _patched(
@@ -106,7 +106,14 @@ def _ask_classes(*arguments: Any, **options: Any) -> Any:
 
 
 def _install() -> None:
-    """Sets torch.nn.functional's function as the state says. The caller holds the lock."""
+    """Sets torch.nn.functional's function as the state says, and PyTorch's fused inference path, which bypasses it. The caller holds the lock."""
+    wanted = is_enabled() or _watchers > 0
+    if wanted and _Wanted.fast_path is None:
+        _Wanted.fast_path = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+    elif not wanted and _Wanted.fast_path is not None:
+        torch.backends.mha.set_fastpath_enabled(_Wanted.fast_path)
+        _Wanted.fast_path = None
     usual = _watched if _watchers else _patched if is_enabled() else _pytorchs
     F.scaled_dot_product_attention = _pytorchs if _classes_asked else usual
 
@@ -117,16 +124,10 @@ def _is_ours(x: Any) -> bool:
 
 
 def _set() -> None:
-    """PyTorch's function and its fused inference path as it is wanted. The caller holds the lock."""
-    if is_enabled() and _Wanted.fast_path is None:
-        _Wanted.fast_path = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
+    """PyTorch's function as it is wanted. The caller holds the lock."""
     if is_enabled() and "transformers.integrations.sdpa_attention" in sys.modules:
         # By name: qkv.transformers stands above this folder. Its models then return weights where they are asked for them.
         importlib.import_module("qkv.transformers._attention").weights_from_sdpa()
-    if not is_enabled() and _Wanted.fast_path is not None:
-        torch.backends.mha.set_fastpath_enabled(_Wanted.fast_path)
-        _Wanted.fast_path = None
     _install()
 
 
