@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .contracts import names
-from .contracts.tasks import CAUSAL, FUNCTIONS, LAYERS, OF_QKV, PARTS, STEPPED, TASKS, TURNED
+from .contracts.tasks import CAUSAL, FUNCTIONS, LAYERS, OF_WIDTHS, PARTS, STEPPED, TASKS, TURNED
 from .errors import Stop, plainly
 from .frameworks import is_array, named, reads, source_of, to_numpy
 from .match import arguments_of, readings, required, roles_of, ways
@@ -100,10 +100,10 @@ class Binding:
         has_input = {"x", "q"} & set(self.roles.values())
         for one in self.parameters:
             role = self.roles[one.name] or ""
-            matrix = role[:2] in ("W_", "b_") and (layered or required(one) or self.task not in (*OF_QKV, "dropout"))  # or out=None
+            matrix = role[:2] in ("W_", "b_") and (layered or required(one) or self.task not in OF_WIDTHS)  # or out=None
             if not (role in keep or matrix or (role == "splits" and required(one))):
                 self.roles[one.name] = None
-            if self.roles[one.name] is None and self.task in (*OF_QKV, "dropout") and names.setting(one.name) == "head_dim":
+            if self.roles[one.name] is None and self.task in OF_WIDTHS and names.setting(one.name) == "head_dim":
                 self.roles[one.name] = "head_dim"  # of each probe
         for one in self._required() if self.contract else []:
             own = "scale" if names.key(one.name) in SCALES else one.name

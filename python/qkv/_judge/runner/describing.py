@@ -305,7 +305,7 @@ def _subject_of_object(subject: Subject, cls: type, values: dict[str, Any], own:
         given = {name: values[kind] for name in own if (kind := names.setting(name))}
         subject.prototype = subject.thing
     subject.method = method
-    entries, rest = parameters.collect(subject.prototype, method, values["embed"] if subject.task in tasks.LAYERS else 0)
+    entries, rest = parameters.collect_called(subject.prototype, method if subject.task in tasks.LAYERS else "", values["embed"])
     block = blocks.of_block(entries, rest) if request.get("task") in (None, "block") and subject.task in tasks.LAYERS else None
     if block:
         subject.task, entries, rest = "block", block.rest, []

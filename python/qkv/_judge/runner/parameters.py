@@ -65,12 +65,18 @@ def _layout_of_own(owner: Any, name: str) -> Any:
     return None
 
 
-def collect(thing: Any, method: str = "", embed: int = 0) -> tuple[list[Entry], list[Entry]]:
-    """(what may be projections, the rest: norms, embeddings), in the order in which they were made. With a method and a width: by its
-    first call, where there are none before."""
-    if method and embed and not any(collect(thing)):
-        with contextlib.suppress(*FAILURES):
-            getattr(thing, method)(from_numpy(np.zeros((1, 2, embed)), framework_of(thing)))
+def collect_called(thing: Any, method: str, embed: int) -> tuple[list[Entry], list[Entry]]:
+    """The same as collect; where there are none, behind a first call of the method, if any, on rows of this width: it may make them."""
+    found = collect(thing)
+    if any(found) or not method:
+        return found
+    with contextlib.suppress(*FAILURES):
+        getattr(thing, method)(from_numpy(np.zeros((1, 2, embed)), framework_of(thing)))
+    return collect(thing)
+
+
+def collect(thing: Any) -> tuple[list[Entry], list[Entry]]:
+    """(what may be projections, the rest: norms, embeddings), in the order in which they were made."""
     if not is_module(thing):
         return [Entry(path, tuple(one.shape), layout, _is_bias(path, one.shape)) for path, one, layout in _arrays(thing, (), "")], []
     torch = torch_of()

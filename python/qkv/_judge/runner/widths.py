@@ -11,7 +11,7 @@ from typing import Any
 
 from . import building
 from .contracts import names
-from .contracts.tasks import OF_QKV
+from .contracts.tasks import OF_WIDTHS
 from .errors import People
 from .frameworks import named
 
@@ -19,7 +19,7 @@ from .frameworks import named
 def of(thing: Any, task: str, values: dict[str, Any], own: dict[str, Any], people: People) -> dict[str, Any]:
     """For Subject.helpers: `widths`, (module's names, constant, the power of the width that it is); `remade`, the object for a width.
     `values`, `own`: of its constructor (values_for)."""
-    if task not in (*OF_QKV, "dropout") or not isinstance(thing, (FunctionType, type)):
+    if task not in OF_WIDTHS or not isinstance(thing, (FunctionType, type)):
         return {}
     scope = vars(sys.modules.get(inspect.unwrap(thing).__module__, thing))
     known = {value for name, value in scope.items() if type(value) is int and value > 1 and names.setting(name) == "head_dim"}

@@ -74,6 +74,8 @@ PARTS = tuple(task.name for task in TASKS.values() if task.probes and task.name 
 BESIDE = tuple(name for name in PARTS if "values" not in TASKS[name].parts)
 #: Tasks of q, k and v: no layer with parameters is one of them.
 OF_QKV = _with("function", "flash", "linear")
+#: The same, and dropout of their weights: each probe has a width of its own.
+OF_WIDTHS = (*OF_QKV, "dropout")
 #: Tasks that are asked with masks.
 MASKED = _with("mask")
 #: Tasks whose formula has a causal mask in every probe.

@@ -35,14 +35,13 @@ def _out(trial: Trial, tensors: Tensors, causal: bool = False) -> np.ndarray:
         trial.metadata = metadata
 
 
-def _row(trial: Trial, tensors: Tensors, i: int, *keys: int) -> np.ndarray:
-    """The output of query i without the flag on these keys, from the first or from another to the last, [B, .., columns]."""
-    first, last = (0, *keys)[-2:]
+def _row(trial: Trial, tensors: Tensors, i: int, end: int, begin: int = 0) -> np.ndarray:
+    """The output of query i without the flag on keys [begin, end), [B, .., columns]."""
     layer = "x" in tensors
     cut = {
-        name: x[..., i : i + 1, :] if name == "q" else x[..., first:last, :] if name in ("x", "k", "v") else x for name, x in tensors.items()
+        name: x[..., i : i + 1, :] if name == "q" else x[..., begin:end, :] if name in ("x", "k", "v") else x for name, x in tensors.items()
     }
-    return _out(trial, cut)[..., i - first if layer else 0, :]
+    return _out(trial, cut)[..., i - begin if layer else 0, :]
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:
@@ -63,7 +62,7 @@ def _found(trial: Trial, flagged: Trial, name: str) -> dict[str, str] | None:
                 if all(same(got[..., i, :], _row(trial, tensors, i, i + count)) for i in rows):
                     return {"unheeded_as": mistake, "unheeded": f"{name}=True: query 1 gives what it gives without it on keys 0 to {count} alone"}
         for more in (0, 1):
-            if all(same(got[..., i, :], _row(trial, tensors, i, i + more, length)) for i in range(1, length - 1)):
+            if all(same(got[..., i, :], _row(trial, tensors, i, length, i + more)) for i in range(1, length - 1)):
                 return {"unheeded_as": "causal-flipped", "unheeded": f"{name}=True: query 1 gives what it gives without it on keys {1 + more} on"}
     return None
 
