@@ -310,3 +310,11 @@ def integers(x: Any, name: str) -> list[int]:
         return [operator.index(n) for n in (x.tolist() if hasattr(x, "tolist") else x)]
     except TypeError:
         raise TypeError(f"{name} must be a sequence of whole numbers: got {reprlib.repr(x)}") from None
+
+
+def pairs_of(x: Any, name: str) -> list[tuple[int, int]]:
+    """(layer, head) of each. TypeError: of anything else."""
+    try:
+        return [(operator.index(layer), operator.index(head)) for layer, head in x]
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must hold pairs (layer, head): got {reprlib.repr(x)}") from None

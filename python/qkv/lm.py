@@ -11,7 +11,6 @@ train large models. Radford 2019 (GPT-2).
 
 from __future__ import annotations
 
-import operator
 import os
 import tempfile
 import threading
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from . import _core, _nn
+from ._arrays import pairs_of
 from ._progress import Progress
 from ._tensors import file_name
 from .io import load_safetensors
@@ -207,7 +207,7 @@ class AttentionLM(Module):
             raise TypeError(f"[AttentionLM.generate] prompt must be a str: got {type(prompt).__name__}")
         greedy = bool(greedy or temperature == 0)
         return self._model.generate(
-            prompt, _pairs("generate", cut), tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed
+            prompt, pairs_of(cut, "[AttentionLM.generate] cut"), tokens=n, greedy=greedy, temperature=temperature or 1.0, top_k=top_k, seed=seed
         )
 
     def _ids(self, function: str, text: str) -> list[int]:
@@ -219,7 +219,7 @@ class AttentionLM(Module):
     def logits(self, text: str, *, cut: Heads = ()) -> np.ndarray:
         """Logits of the character after each prefix: [T, V]. cut: heads to leave out, each (layer, head), counted from 0: what
         they write is zeros. OptionError for a head that is not there."""
-        return self._model.logits(self._ids("logits", text), _pairs("logits", cut))
+        return self._model.logits(self._ids("logits", text), pairs_of(cut, "[AttentionLM.logits] cut"))
 
     forward = logits
 
@@ -227,7 +227,7 @@ class AttentionLM(Module):
         """The attention weights [heads, T, T] of a model with one layer or of ``layer``, otherwise [layers, heads, T, T]; the
         tokens are the characters. At most ``context`` characters. cut: heads to leave out, as in :meth:`logits`.
         OptionError for a layer that is not there."""
-        weights, _ = self._model.report(self._ids("attention_map", text), _pairs("attention_map", cut))
+        weights, _ = self._model.report(self._ids("attention_map", text), pairs_of(cut, "[AttentionLM.attention_map] cut"))
         if layer is not None and not -len(weights) <= layer < len(weights):
             raise _core.OptionError(f"[AttentionLM.attention_map] layer must lie in 0..{len(weights) - 1}: got {layer}")
         if layer is None and len(weights) == 1:
@@ -242,14 +242,6 @@ class AttentionLM(Module):
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.config.items() if value not in (False, 0.0))
         return f"AttentionLM({options}, parameters={self.parameter_count})"
-
-
-def _pairs(function: str, cut: Heads) -> list[tuple[int, int]]:
-    """(layer, head) of each. TypeError: of anything else."""
-    try:
-        return [(operator.index(layer), operator.index(head)) for layer, head in cut]
-    except (TypeError, ValueError):
-        raise TypeError(f"[AttentionLM.{function}] cut must hold pairs (layer, head): got {cut!r}") from None
 
 
 def _made_again(cls: type[AttentionLM], file: bytes) -> AttentionLM:

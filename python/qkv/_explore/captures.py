@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from .. import _html, _nn
+from .._arrays import pairs_of
 from .._tensors import file_name
 from ..capture import Captured
 from ..plotting import plot
 from .file import File, Run, page_of, write_file
-from .layer import WHOLE, Layer, decoded, pairs_of
+from .layer import WHOLE, Layer, decoded
 
 #: Columns of a table: title, field of Captured.
 _COLUMNS = (

@@ -10,11 +10,11 @@ import numpy as np
 from torch import Tensor, nn
 
 from .. import _attention as functional
-from .._arrays import integers
+from .._arrays import integers, pairs_of
 from .._progress import Progress
 from ..capture import Capture
 from .file import Run
-from .layer import Layer, Wanted, capture_call, image_in, pairs_of
+from .layer import Layer, Wanted, capture_call, image_in
 from .writes import Writer
 
 _CROSS = re.compile(r"cross|enc_?dec|encoder_attn", re.IGNORECASE)

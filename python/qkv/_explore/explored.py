@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._arrays import pairs_of
 from ..transformers._capture import AttentionCapture, _running_qkv, alone_with, as_named, capture_attention
 from .behaviour import on_random_tokens, on_words_in_order
 from .cuts import Cuts, answers_of, cutting, require_instead
-from .layer import Layer, decoded, pairs_of
+from .layer import Layer, decoded
 
 EXAMPLE = "When Mary and John went to the store, John gave a drink to"
 _OTHERS = 20  # heads that a cut moved most

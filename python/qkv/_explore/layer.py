@@ -2,8 +2,6 @@
 who calls (qkv.transformers, qkv.torch), files (file.py).
 """
 
-import operator
-import reprlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -91,14 +89,6 @@ class Layer:
     kinds: list[Kind] | None = None  #: over all sequences
     live: np.ndarray | None = field(default=None, repr=False)  #: [B, Tq]: which queries are tokens
     writes: Any = None  #: what the heads write (writes.py); None: not known
-
-
-def pairs_of(given: Any, name: str) -> list[tuple[int, int]]:
-    """(layer, head) of each. TypeError: of anything else."""
-    try:
-        return [(operator.index(layer), operator.index(head)) for layer, head in given]
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be (layer, head) of each, such as [(2, 9)]: got {reprlib.repr(given)}") from None
 
 
 def coded(weights: np.ndarray) -> np.ndarray:

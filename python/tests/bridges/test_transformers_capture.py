@@ -73,7 +73,7 @@ def test_what_is_given_is_neither_cut_short_nor_ignored(tmp_path: Path) -> None:
     capture = qkv.transformers.capture_attention
     refused: dict[str, tuple[type[Exception], Any]] = {
         "exact: layers must be captured ones, [1]: got [0]": (ValueError, lambda: capture(model, ids, layers=[1], exact=[(0, 1)])),
-        "exact must be (layer, head)": (TypeError, lambda: capture(model, ids, exact=[(0.5, 1)])),
+        "exact must hold pairs (layer, head)": (TypeError, lambda: capture(model, ids, exact=[(0.5, 1)])),
         "layers must be a sequence of whole": (TypeError, lambda: capture(model, ids, layers=[1.0])),
         "input_ids must be [B, T]: got [3]": (ValueError, lambda: capture(model, ids[0, :3])),
         'return_tensors="pt"': (TypeError, lambda: capture(model, {"input_ids": ids.tolist()})),

@@ -339,7 +339,7 @@ def test_errors() -> None:
     with pytest.raises(ValueError, match="a patch needs another text"):
         one.cut([(0, 0)], "patch")
     for heads in ([(0.9, 1)], (0, 1), "0:1"):
-        with pytest.raises(TypeError, match=r"heads must be \(layer, head\) of each"):
+        with pytest.raises(TypeError, match=r"heads must hold pairs \(layer, head\)"):
             one.cut(heads)
     with pytest.raises(ValueError, match="there is no folder"):
         qkv.explore("./nowhere", "a text")
